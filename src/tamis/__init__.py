@@ -1,0 +1,1 @@
+"""tamis: multi-stage text ranking with transformers."""

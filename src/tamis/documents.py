@@ -1,0 +1,39 @@
+"""The two plain texts that everything is about: a document and a query."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A unit of ranking: a passage, a sentence, an article.
+
+    >>> Document("d1", "A sieve for cooks.", title="Tamis").contents
+    'Tamis\\nA sieve for cooks.'
+    """
+
+    id: str
+    text: str
+    title: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def contents(self) -> str:
+        """What is indexed and ranked: the title, a line break, and the text."""
+        return f"{self.title}\n{self.text}" if self.title else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """The text given to the ranker; `fields` keeps a TREC topic's title, desc and narr.
+
+    >>> Query("q1", "who wrote killing the blues").text
+    'who wrote killing the blues'
+    """
+
+    id: str
+    text: str
+    fields: Mapping[str, str] = field(default_factory=dict)
