@@ -1,0 +1,58 @@
+# Everything runs from .venv, made on the first call with any Python >= 3.11. Another: make demo PYTHON=/path/to/python
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint bench clean
+
+PYTHON ?=
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --editable
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+
+demo: $(VENV)/core.stamp  ## index the bundled collection, search it, evaluate it
+	@$(BIN)/tamis demo
+
+test: lint  ## lint, type-check and test
+	$(BIN)/pytest -n 2 --dist loadfile
+
+lint: $(VENV)/test.stamp  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/bench.stamp  ## time the first stage beside other engines
+	$(BIN)/python bench/first_stage.py
+
+clean:  ## remove .venv and what tools leave behind
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	find src tests bench tools -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A candidate is tried, not only looked up: a version manager's shim can exist and fail.
+USABLE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
+
+$(BIN)/python:
+	@python=; for candidate in $(if $(PYTHON),"$(PYTHON)",python3.13 python3.12 python3.11 python3 python); do \
+	    if "$$candidate" -c '$(USABLE)' >/dev/null 2>&1; then python=$$candidate; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	    echo 'tamis needs Python 3.11 or newer with venv and pip, and found none' \
+	        '$(if $(PYTHON),at $(PYTHON),among python3.13 python3.12 python3.11 python3 python):' \
+	        'install it (Debian, Ubuntu: apt install python3 python3-venv) or name one: make PYTHON=/path/to/python' >&2; \
+	    exit 1; \
+	fi; \
+	rm -rf $(VENV); \
+	echo "Making $(VENV) with $$("$$python" --version)"; \
+	"$$python" -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+
+$(VENV)/core.stamp: pyproject.toml | $(BIN)/python
+	@echo 'Installing tamis into $(VENV)'
+	@$(PIP_INSTALL) .
+	@touch $@
+
+$(VENV)/%.stamp: pyproject.toml | $(BIN)/python
+	@echo 'Installing tamis with its $* tools into $(VENV)'
+	@$(PIP_INSTALL) '.[$*]'
+	@touch $(VENV)/core.stamp $@

@@ -1,0 +1,174 @@
+"""Columns on disk: flat arrays in files of their own, memory-mapped, with a checksum for every chunk.
+
+A column file holds the raw values and, behind them, one xxh3 checksum per 256 KiB chunk. The owner's
+manifest keeps the digest of these checksums, so every byte is vouched for by the manifest. Small columns are checked
+when they are opened, large ones chunk by chunk when a chunk is first read: opening stays fast and a flipped
+byte is never read as data.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from tamis.errors import CorruptError
+from tamis.files import storage_errors
+
+CHUNK = 1 << 18
+CHECK_AT_OPEN = 1 << 24  # bytes; larger columns are checked as they are read
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnInfo:
+    """What a manifest remembers of a column."""
+
+    dtype: str
+    count: int
+    digest: str
+
+
+class ColumnWriter:
+    """Appends arrays to a column file; `close` returns what the manifest must remember."""
+
+    def __init__(self, path: Path, dtype: str) -> None:
+        self.dtype = np.dtype(dtype).newbyteorder("<")
+        self.count = 0
+        self._path = path
+        self._sums: list[int] = []
+        self._chunk = xxhash.xxh3_64()
+        self._filled = 0
+        with storage_errors(path):
+            self._file = path.open("xb")
+
+    def append(self, values: Array | bytes) -> None:
+        if isinstance(values, bytes):
+            data = memoryview(values)
+            self.count += len(values) // self.dtype.itemsize
+        else:
+            array = np.ascontiguousarray(values, dtype=self.dtype)
+            self.count += len(array)
+            data = memoryview(array.view(np.uint8))
+        with storage_errors(self._path):
+            self._file.write(data)
+        while len(data):
+            part = data[: CHUNK - self._filled]
+            self._chunk.update(part)
+            self._filled += len(part)
+            data = data[len(part) :]
+            if self._filled == CHUNK:
+                self._end_chunk()
+
+    def _end_chunk(self) -> None:
+        self._sums.append(self._chunk.intdigest())
+        self._chunk.reset()
+        self._filled = 0
+
+    def close(self) -> ColumnInfo:
+        """Write the checksums, make the file durable, and return its description."""
+        if self._filled:
+            self._end_chunk()
+        sums = np.array(self._sums, dtype="<u8").tobytes()
+        with storage_errors(self._path):
+            self._file.write(sums)
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+        return ColumnInfo(self.dtype.str, self.count, xxhash.xxh3_128_hexdigest(sums))
+
+    def discard(self) -> None:
+        self._file.close()
+        self._path.unlink(missing_ok=True)
+
+
+def write_column(path: Path, values: Array, dtype: str) -> ColumnInfo:
+    """Write a whole column at once.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> info = write_column(folder / "df", np.array([3, 1, 2]), "u4")
+    >>> Column(folder / "df", info).all().tolist()
+    [3, 1, 2]
+    """
+    writer = ColumnWriter(path, dtype)
+    writer.append(values)
+    return writer.close()
+
+
+def smallest_unsigned(largest: int) -> str:
+    """The narrower of the two unsigned types that hold offsets.
+
+    >>> smallest_unsigned(70_000), smallest_unsigned(5_000_000_000)
+    ('u4', 'u8')
+    """
+    return "u4" if largest < 1 << 32 else "u8"
+
+
+class Column:
+    """A column file, memory-mapped and read-only."""
+
+    def __init__(self, path: Path, info: ColumnInfo) -> None:
+        self.path = path
+        dtype = np.dtype(info.dtype)
+        size = info.count * dtype.itemsize
+        chunks = -(-size // CHUNK)
+        try:
+            with path.open("rb") as file:
+                actual = path.stat().st_size
+                if actual != size + 8 * chunks:
+                    raise self._corrupt(f"{actual:,} bytes where {size + 8 * chunks:,} were written")
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise self._corrupt(error.strerror or str(error)) from error
+        sums = self._map[size:]
+        if xxhash.xxh3_128_hexdigest(sums) != info.digest:
+            raise self._corrupt("its checksums are damaged")
+        self._sums = np.frombuffer(sums, dtype="<u8")
+        self._size = size
+        self._itemsize = dtype.itemsize
+        self._checked = np.zeros(chunks, dtype=bool)
+        self._all_checked = not chunks
+        self.unchecked = np.frombuffer(self._map, dtype=dtype, count=info.count)
+        if size <= CHECK_AT_OPEN:
+            self.all()
+
+    def __len__(self) -> int:
+        return len(self.unchecked)
+
+    def all(self) -> Array:
+        """The whole column, checked."""
+        return self.slice(0, len(self.unchecked))
+
+    def slice(self, start: int, stop: int) -> Array:
+        """A part of the column; the chunks it touches are checked the first time."""
+        if not self._all_checked and stop > start:
+            first = start * self._itemsize // CHUNK
+            last = (stop * self._itemsize - 1) // CHUNK
+            if not self._checked[first : last + 1].all():
+                self._check(first, last)
+        return self.unchecked[start:stop]
+
+    def _check(self, first: int, last: int) -> None:
+        view = memoryview(self._map)
+        for chunk in range(first, last + 1):
+            if not self._checked[chunk]:
+                start = chunk * CHUNK
+                part = view[start : min(start + CHUNK, self._size)]
+                if xxhash.xxh3_64_intdigest(part) != int(self._sums[chunk]):
+                    raise self._corrupt(f"bytes {start:,} to {start + len(part):,} fail their checksum")
+                self._checked[chunk] = True
+        self._all_checked = bool(self._checked.all())
+
+    def _corrupt(self, reason: str) -> CorruptError:
+        return CorruptError(
+            f"{self.path} is corrupt ({reason})", remedy="restore it from a copy, or build the index again"
+        )

@@ -1,0 +1,252 @@
+"""The document store: append-only, compressed, memory-mapped, read by number or by id.
+
+Documents are packed into zstd frames of about 16 KiB, so reading one costs one small decompression and ten million cost no
+Python objects. Ids are a column of their own, never inside the compressed frames, because a ranking needs a thousand
+ids at once; their sorted order is kept beside them for looking up an id and for breaking ties.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import zstandard
+
+from tamis.columns import Array, Column, ColumnInfo, ColumnWriter, smallest_unsigned, write_column
+from tamis.documents import Document
+from tamis.errors import InputError, UnknownDocumentError
+
+FRAME = 1 << 14  # bytes of text before a frame is closed
+CACHED_FRAMES = 256
+
+
+class StoreWriter:
+    """Writes documents and their ids as columns `store.*` of a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._frames = ColumnWriter(folder / "store.frames", "u1")
+        self._id_text = ColumnWriter(folder / "store.id_text", "u1")
+        self._id_lengths: list[Array] = []
+        self._frame_ends = [0]
+        self._frame_firsts = [0]
+        self._lengths: list[int] = []  # of title, text and metadata, for the open frame
+        self._parts: list[bytes] = []
+        self._ids: list[bytes] = []
+        self._pending = 0
+        self._compressor = zstandard.ZstdCompressor(level=3, write_checksum=False)
+        self.count = 0
+
+    def add(self, document: Document) -> None:
+        identity = _encode(document.id, "id")
+        if not identity or b"\0" in identity:
+            raise InputError(f"the document id {document.id!r} is empty or holds a NUL", remedy="give it an id")
+        title, text = _encode(document.title, "title"), _encode(document.text, "text")
+        metadata = json.dumps(dict(document.metadata), ensure_ascii=False).encode() if document.metadata else b""
+        self._ids.append(identity)
+        self._parts += (title, text, metadata)
+        self._lengths += (len(title), len(text), len(metadata))
+        self._pending += len(title) + len(text) + len(metadata)
+        self.count += 1
+        if self._pending >= FRAME:
+            self._close_frame()
+
+    def _close_frame(self) -> None:
+        """Frame: how many documents, the three lengths of each, then all the parts."""
+        if not self._ids:
+            return
+        header = struct.pack(f"<I{len(self._lengths)}I", len(self._ids), *self._lengths)
+        self._frames.append(self._compressor.compress(header + b"".join(self._parts)))
+        self._end_frame()
+
+    def _end_frame(self) -> None:
+        self._frame_ends.append(self._frames.count)
+        self._frame_firsts.append(self.count)
+        self._id_text.append(b"".join(self._ids))
+        self._id_lengths.append(np.fromiter(map(len, self._ids), dtype="u4", count=len(self._ids)))
+        self._lengths, self._parts, self._ids, self._pending = [], [], [], 0
+
+    def copy(self, store: Store, numbers: Array) -> None:
+        """Append documents of another store; frames that are wanted whole are copied as they are, unless they are so small
+        that many merges would leave a store of crumbs."""
+        self._close_frame()
+        firsts = store._frame_firsts.astype(np.int64)
+        wanted = np.searchsorted(numbers, firsts)
+        for frame in np.flatnonzero(np.diff(wanted)).tolist():
+            chosen = numbers[wanted[frame] : wanted[frame + 1]]
+            start, stop = int(store._frame_ends[frame]), int(store._frame_ends[frame + 1])
+            if len(chosen) == firsts[frame + 1] - firsts[frame] and stop - start >= FRAME // 8:
+                self._close_frame()
+                self._frames.append(store._frames.slice(start, stop))
+                self._ids = [identity.encode() for identity in store.ids(chosen)]
+                self.count += len(chosen)
+                self._end_frame()
+            else:
+                for number in chosen.tolist():
+                    self.add(store.document(number))
+
+    def close(self) -> dict[str, ColumnInfo]:
+        """Sort the ids, write what is left, and return the columns for the manifest.
+
+        Raises InputError when two documents have one id.
+        """
+        self._close_frame()
+        infos = {"store.frames": self._frames.close(), "store.id_text": self._id_text.close()}
+        lengths = np.concatenate(self._id_lengths) if self._id_lengths else np.zeros(0, "u4")
+        ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+        text = Column(self._folder / "store.id_text", infos["store.id_text"]).all()
+        order = sort_ids(text, ends)
+        rank = np.empty(len(order), dtype=np.uint32)
+        rank[order] = np.arange(len(order), dtype=np.uint32)
+        for name, values, dtype in (
+            ("store.id_ends", ends, smallest_unsigned(int(ends[-1]))),
+            ("store.id_order", order, "u4"),
+            ("store.id_rank", rank, "u4"),
+            ("store.frame_ends", np.array(self._frame_ends), "u8"),
+            ("store.frame_firsts", np.array(self._frame_firsts), "u4"),
+        ):
+            infos[name] = write_column(self._folder / name, values, dtype)
+        return infos
+
+
+def _encode(text: str, what: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"the {what} {text[:40]!r} is not valid Unicode", remedy="repair its encoding") from error
+
+
+def sort_ids(text: Array, ends: Array) -> Array:
+    """The order of the ids by their UTF-8 bytes (which is the order of their code points); duplicates are an error.
+
+    >>> sort_ids(np.frombuffer(b"cab", "u1"), np.array([0, 1, 2, 3])).tolist()
+    [1, 2, 0]
+    """
+    lengths = np.diff(ends)
+    width = int(lengths.max(initial=1))
+    blob = text.tobytes()
+    if width <= 64:
+        padded = np.zeros((len(lengths), -(-width // 8) * 8), dtype=np.uint8)
+        padded[np.arange(padded.shape[1]) < lengths[:, None]] = text
+        words = padded.view(">u8").astype(np.uint64)
+        order = np.lexsort(words.T[::-1]) if words.shape[1] > 1 else np.argsort(words[:, 0], kind="stable")
+        same = (words[order][1:] == words[order][:-1]).all(axis=1)
+    else:
+        ids = [blob[a:b] for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
+        order = np.array(sorted(range(len(ids)), key=ids.__getitem__), dtype=np.int64)
+        same = np.array([ids[a] == ids[b] for a, b in zip(order[1:], order[:-1], strict=True)], dtype=bool)
+    if same.any():
+        number = int(order[int(np.argmax(same))])
+        identity = blob[int(ends[number]) : int(ends[number + 1])].decode()
+        raise InputError(
+            f"the document id {identity!r} occurs twice", remedy="give every document an id of its own"
+        )
+    return order
+
+
+class Store:
+    """Reads what a StoreWriter wrote.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> writer = StoreWriter(folder)
+    >>> writer.add(Document("b", "second letter", metadata={"vowel": False}))
+    >>> writer.add(Document("a", "first letter"))
+    >>> store = Store(folder, writer.close())
+    >>> store.number("a"), store.ids([1, 0]), store.document(0).metadata
+    (1, ['a', 'b'], {'vowel': False})
+    """
+
+    def __init__(self, folder: Path, columns: Mapping[str, ColumnInfo]) -> None:
+        def column(name: str) -> Column:
+            return Column(folder / f"store.{name}", columns[f"store.{name}"])
+
+        self._frames = column("frames")
+        self._id_text = column("id_text")
+        self._id_ends = column("id_ends")
+        self._id_order = column("id_order")
+        self._id_rank = column("id_rank")
+        self._frame_ends = column("frame_ends").all()
+        self._frame_firsts = column("frame_firsts").all()
+        # one cache a store, not one for the class: an lru_cache on the method would keep every store alive
+        self._frame = lru_cache(CACHED_FRAMES)(self._read_frame)
+
+    def __len__(self) -> int:
+        return len(self._id_rank)
+
+    @property
+    def id_rank(self) -> Array:
+        """For each document number, the place of its id among the sorted ids: the tie-breaker."""
+        return self._id_rank.all()
+
+    def at_rank(self, ranks: Array) -> Array:
+        """The documents whose ids have these places among the sorted ids."""
+        return self._id_order.all()[ranks].astype(np.int64)
+
+    def ids(self, numbers: Sequence[int] | Array) -> list[str]:
+        """The ids of these documents, in this order."""
+        chosen = np.asarray(numbers, dtype=np.int64)
+        ends, text = self._id_ends.all(), self._id_text.all()
+        starts, stops = ends[chosen].astype(np.int64), ends[chosen + 1].astype(np.int64)
+        width = int((stops - starts).max(initial=1))
+        if width <= 32 and len(chosen):
+            # a thousand ids at once: letters into a fixed-width array, which numpy turns into strings by itself
+            at = starts[:, None] + np.arange(width)
+            letters = text[np.minimum(at, len(text) - 1)].astype(np.uint32)
+            letters[at >= stops[:, None]] = 0
+            if letters.max() < 128:
+                strings: list[str] = letters.view(f"U{width}")[:, 0].tolist()
+                return strings
+        view = memoryview(text)
+        return [str(view[a:b], "utf-8") for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
+
+    def number(self, identity: str) -> int:
+        """The number of the document with this id, or -1."""
+        wanted = identity.encode("utf-8", "surrogatepass")
+        order, ends, text = self._id_order.all(), self._id_ends.all(), self._id_text.all()
+        low, high = 0, len(order)
+        while low < high:
+            middle = (low + high) // 2
+            number = int(order[middle])
+            found = text[int(ends[number]) : int(ends[number + 1])].tobytes()
+            if found == wanted:
+                return number
+            if found < wanted:
+                low = middle + 1
+            else:
+                high = middle
+        return -1
+
+    def document(self, number: int) -> Document:
+        if not 0 <= number < len(self):
+            raise UnknownDocumentError(
+                f"no document has the number {number}", remedy=f"the store holds {len(self):,}"
+            )
+        frame = int(np.searchsorted(self._frame_firsts, number, side="right")) - 1
+        titles_texts, place = self._frame(frame), number - int(self._frame_firsts[frame])
+        title, text, metadata = titles_texts[place]
+        return Document(self.ids([number])[0], text, title, json.loads(metadata) if metadata else {})
+
+    def __iter__(self) -> Iterator[Document]:
+        return (self.document(number) for number in range(len(self)))
+
+    def _read_frame(self, frame: int) -> list[tuple[str, str, str]]:
+        start, stop = int(self._frame_ends[frame]), int(self._frame_ends[frame + 1])
+        raw = zstandard.ZstdDecompressor().decompress(self._frames.slice(start, stop).tobytes())
+        (count,) = struct.unpack_from("<I", raw)
+        lengths = np.frombuffer(raw, dtype="<u4", count=3 * count, offset=4)
+        ends = (4 + 12 * count + np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])).tolist()
+        parts = [raw[a:b].decode() for a, b in zip(ends[:-1], ends[1:], strict=True)]
+        return list(zip(parts[0::3], parts[1::3], parts[2::3], strict=True))
+
+
+def write_store(folder: Path, documents: Iterable[Document]) -> dict[str, ColumnInfo]:
+    """Write all of `documents` to a store in `folder`."""
+    writer = StoreWriter(folder)
+    for document in documents:
+        writer.add(document)
+    return writer.close()

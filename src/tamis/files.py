@@ -1,0 +1,287 @@
+"""Files on disk: writes that happen entirely or not at all, and reads that decompress."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import io
+import os
+import secrets
+import shutil
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, BinaryIO, Literal, TextIO, overload
+
+from tamis.errors import InputError, StorageError
+
+PathLike = str | os.PathLike[str]
+
+STDIN = "-"
+BOM = b"\xef\xbb\xbf"
+COMPRESSED_SUFFIXES = (".gz", ".zst")
+
+_BUFFER_BYTES = 1 << 18
+_COMPRESSED_READ_BYTES = 1 << 15  # what it expands to is held in memory
+
+_REMEDIES = {
+    errno.ENOSPC: "free some space or write to another disk",
+    errno.EDQUOT: "free some of your quota or write to another disk",
+    errno.EFBIG: "write where files may be larger",
+    errno.EROFS: "write to a folder that is not read-only",
+    errno.EACCES: "check the permissions, and that no other program has the file open",
+    errno.EPERM: "check the permissions",
+    errno.ENOENT: "create the folder first",
+    errno.ENOTDIR: "part of the path is a file: choose another path",
+    errno.EISDIR: "give the name of a file, not of a folder",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.EIO: "check the disk",
+}
+
+
+@contextmanager
+def storage_errors(path: PathLike) -> Iterator[None]:
+    """Turn what the file system refuses while `path` is written into a `StorageError` with its remedy.
+
+    >>> with storage_errors("run.txt"):
+    ...     raise OSError(errno.ENOSPC, "No space left on device")
+    Traceback (most recent call last):
+    tamis.errors.StorageError: cannot write run.txt (No space left on device): free some space or ...
+    """
+    try:
+        yield
+    except ConnectionError:
+        raise  # a broken pipe is the reader's choice, not a fault of the storage
+    except OSError as error:
+        if error.errno is None:  # raised by a decompressor, not by the file system
+            raise
+        problem = f"cannot write {os.fspath(path)} ({os.strerror(error.errno)})"
+        raise StorageError(problem, remedy=_REMEDIES.get(error.errno, "")) from error
+
+
+@overload
+def atomic_write(path: PathLike, mode: Literal["wb"] = "wb") -> AbstractContextManager[BinaryIO]: ...
+@overload
+def atomic_write(path: PathLike, mode: Literal["w"]) -> AbstractContextManager[TextIO]: ...
+def atomic_write(path: PathLike, mode: Literal["wb", "w"] = "wb") -> AbstractContextManager[IO[Any]]:
+    """Open `path` for writing so that a reader sees the old file or the whole new one, never a part.
+
+    The bytes go to a temporary file in the same folder, are forced to disk, and take the name in one step
+    when the block ends; if it ends with an exception the temporary file is removed. A name that ends in
+    `.gz` or `.zst` is compressed. Text is UTF-8 with `\\n` line ends on every system.
+
+    >>> folder = getfixture("tmp_path")
+    >>> with atomic_write(folder / "notes.txt.gz", "w") as stream:
+    ...     _ = stream.write("café")
+    >>> read_text(folder / "notes.txt.gz")
+    'café'
+    """
+    return _atomic_write(Path(path), mode)
+
+
+@contextmanager
+def _atomic_write(path: Path, mode: str) -> Iterator[IO[Any]]:
+    target = Path(os.path.realpath(path))  # a symbolic link keeps pointing where it points
+    with storage_errors(path):
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if target.exists() and not target.is_file():
+            # A pipe or a device cannot be replaced by name; os.replace would destroy /dev/null.
+            with target.open("wb") as device, _encoding(device, target.suffix, mode) as stream:
+                yield stream
+            return
+        temporary = target.with_name(f".tamis-{secrets.token_hex(8)}.tmp")
+        try:
+            with temporary.open("xb", buffering=_BUFFER_BYTES) as raw:
+                with _encoding(raw, target.suffix, mode) as stream:
+                    yield stream
+                raw.flush()
+                os.fsync(raw.fileno())
+            if target.exists():
+                shutil.copymode(target, temporary)
+            temporary.replace(target)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+        sync_folder(target.parent)
+
+
+@contextmanager
+def _encoding(raw: BinaryIO, suffix: str, mode: str) -> Iterator[IO[Any]]:
+    """The stream to write to, over `raw`, which stays open so that it can be forced to disk."""
+    compressor: Any = None
+    if suffix == ".gz":
+        # No name and no time in the header: the same text gives the same bytes.
+        compressor = gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=6, mtime=0)
+    elif suffix == ".zst":
+        import zstandard
+
+        frame = zstandard.ZstdCompressor(level=3, write_checksum=True)
+        compressor = frame.stream_writer(raw, closefd=False)
+    stream: Any = compressor or raw
+    text = io.TextIOWrapper(stream, "utf-8", newline="\n") if mode == "w" else None
+    try:
+        yield text or stream
+        if text is not None:
+            text.flush()
+        if compressor is not None:
+            compressor.close()
+    except BaseException:
+        # The first error is the one to report; what is not closed here would complain when it is collected.
+        if compressor is not None:
+            with suppress(Exception):
+                compressor.close()
+        raise
+    finally:
+        if text is not None:
+            with suppress(Exception):
+                text.detach()  # or its finaliser would close `raw`
+
+
+def sync_folder(folder: PathLike) -> None:
+    """Force a folder's list of names to disk, where the system can (Windows does it by itself).
+
+    >>> sync_folder(".")
+    """
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):  # some network file systems
+            raise
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def open_bytes(path: PathLike) -> Iterator[BinaryIO]:
+    """Open a file for reading, decompressed by its suffix; `-` is the standard input.
+
+    A file that is missing, unreadable, damaged or cut short is an `InputError` that names it.
+
+    >>> folder = getfixture("tmp_path")
+    >>> with atomic_write(folder / "run.zst") as stream:
+    ...     _ = stream.write(b"one\\ntwo\\n")
+    >>> with open_bytes(folder / "run.zst") as stream:
+    ...     list(stream)
+    [b'one\\n', b'two\\n']
+    """
+    if os.fspath(path) == STDIN:
+        yield sys.stdin.buffer
+        return
+    suffix = Path(path).suffix
+    with _open(path) as raw:
+        try:
+            if suffix == ".gz":
+                # GzipFile reads lines in Python; a buffer above it reads them in C.
+                with io.BufferedReader(gzip.GzipFile(fileobj=raw), _BUFFER_BYTES) as stream:
+                    yield stream
+            elif suffix == ".zst":
+                with io.BufferedReader(_ZstdReader(raw), _BUFFER_BYTES) as stream:
+                    yield stream
+            else:
+                yield raw
+        except (EOFError, gzip.BadGzipFile, zlib.error, _DamagedZstdError) as error:
+            problem = f"the compressed file is damaged or cut short ({error})"
+            raise InputError(problem, remedy="fetch or write it again", path=os.fspath(path)) from error
+
+
+def _open(path: PathLike) -> BinaryIO:
+    try:
+        return Path(path).open("rb", buffering=_BUFFER_BYTES)
+    except FileNotFoundError as error:
+        raise InputError("no such file", remedy="check the path", path=os.fspath(path)) from error
+    except OSError as error:
+        remedy = "check that it is a file that you may read"
+        problem = f"cannot be opened ({error.strerror})"
+        raise InputError(problem, remedy=remedy, path=os.fspath(path)) from error
+
+
+def read_text(path: PathLike) -> str:
+    r"""The whole text of a file: strict UTF-8, without a byte order mark, every line end as `\n`.
+
+    >>> file = getfixture("tmp_path") / "a.txt"
+    >>> _ = file.write_bytes(b"\xef\xbb\xbfone\r\ntwo")
+    >>> read_text(file)
+    'one\ntwo'
+    >>> _ = file.write_bytes(b"one\ncaf\xe9")
+    >>> read_text(file)
+    Traceback (most recent call last):
+    tamis.errors.InputError: .../a.txt, line 2: not UTF-8 (byte 0xe9): convert the file to UTF-8
+    """
+    with open_bytes(path) as stream:
+        data = stream.read().removeprefix(BOM)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise not_utf8(error, path=path, line=data.count(b"\n", 0, error.start) + 1) from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def not_utf8(error: UnicodeDecodeError, *, path: PathLike, line: int) -> InputError:
+    """The error for bytes that are not UTF-8.
+
+    >>> try:
+    ...     b"caf\\xe9".decode()
+    ... except UnicodeDecodeError as error:
+    ...     print(not_utf8(error, path="a.txt", line=3))
+    a.txt, line 3: not UTF-8 (byte 0xe9): convert the file to UTF-8
+    """
+    problem = f"not UTF-8 (byte {error.object[error.start]:#04x})"
+    return InputError(problem, remedy="convert the file to UTF-8", path=os.fspath(path), line=line)
+
+
+class _DamagedZstdError(Exception):
+    """A zstd frame that does not decode, or ends before its end."""
+
+
+class _ZstdReader(io.RawIOBase):
+    """Decompress zstd frames one after the other.
+
+    zstandard's own stream reader takes a file that was cut short for a shorter file: half a corpus would
+    be indexed without a word.
+    """
+
+    def __init__(self, raw: BinaryIO) -> None:
+        import zstandard
+
+        self._raw = raw
+        self._decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)  # files made with --long
+        self._error: type[Exception] = zstandard.ZstdError
+        self._frame: Any = None
+        self._pending = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._pending:
+            compressed = self._raw.read(_COMPRESSED_READ_BYTES)
+            if not compressed:
+                if self._frame is not None:
+                    raise _DamagedZstdError("the last frame has no end")
+                return 0
+            self._pending = memoryview(self._decompress(compressed))
+        size = min(len(buffer), len(self._pending))
+        buffer[:size] = self._pending[:size]
+        self._pending = self._pending[size:]
+        return size
+
+    def _decompress(self, compressed: bytes) -> bytes:
+        parts = []
+        try:
+            while compressed:
+                if self._frame is None:
+                    self._frame = self._decompressor.decompressobj()
+                parts.append(self._frame.decompress(compressed))
+                if not self._frame.eof:
+                    break
+                compressed, self._frame = self._frame.unused_data, None
+        except self._error as error:
+            raise _DamagedZstdError(str(error)) from error
+        return b"".join(parts)

@@ -1,0 +1,31 @@
+"""The field's files: corpora, queries, relevance judgments and runs, read and written.
+
+Everything here reads plain, `.gz` and `.zst` files and the standard input (`-`), says what is wrong with a
+file in one line that names the line, and writes all or nothing.
+"""
+
+from tamis.formats.corpora import CorpusFormat, read_corpus
+from tamis.formats.lines import SkipReport
+from tamis.formats.qrels import Qrels, QrelsFormat, read_qrels, write_qrels
+from tamis.formats.runs import RunLine, RunRow, read_run, read_run_lines, write_run_lines
+from tamis.formats.ties import strictly_decreasing
+from tamis.formats.topics import QueryFormat, TopicField, read_queries
+
+__all__ = [
+    "CorpusFormat",
+    "Qrels",
+    "QrelsFormat",
+    "QueryFormat",
+    "RunLine",
+    "RunRow",
+    "SkipReport",
+    "TopicField",
+    "read_corpus",
+    "read_qrels",
+    "read_queries",
+    "read_run",
+    "read_run_lines",
+    "strictly_decreasing",
+    "write_qrels",
+    "write_run_lines",
+]

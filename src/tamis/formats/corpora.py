@@ -1,0 +1,202 @@
+"""Corpora: JSONL (BEIR), TSV (MS MARCO), TREC SGML and folders of text, one document at a time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+from tamis.documents import Document
+from tamis.errors import InputError
+from tamis.files import COMPRESSED_SUFFIXES, STDIN, PathLike, read_text
+from tamis.formats.json_lines import first_present, parse_object, to_id, to_text
+from tamis.formats.lines import SkipReport, located, read_lines, skip_or_raise
+from tamis.formats.sgml import read_trec_documents
+
+CorpusFormat = Literal["jsonl", "tsv", "trec", "text"]
+
+ID_KEYS = ("_id", "id", "docid")
+TEXT_KEYS = ("text", "contents")
+
+_SUFFIXES: dict[str, CorpusFormat] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".tsv": "tsv",
+    ".trec": "trec",
+    ".sgml": "trec",
+    ".txt": "text",
+    ".md": "text",
+}
+# Inside a folder fewer names count: a stray package.json does not make a folder of notes a corpus.
+_FOLDER_SUFFIXES = (".jsonl", ".tsv", ".trec", ".txt", ".md")
+
+
+class _Source(NamedTuple):
+    path: PathLike
+    format: CorpusFormat
+    name: str  # the id, where the file is one document
+
+
+def read_corpus(
+    *paths: PathLike, format: CorpusFormat | None = None, skipped: SkipReport | None = None
+) -> Iterator[Document]:
+    """The documents of files and folders, read one at a time, in order.
+
+    The format follows from the suffix (before `.gz` or `.zst`) unless `format` names it; `-` is the standard
+    input, JSONL by default:
+
+    - jsonl: id in `_id`, `id` or `docid` (numbers become strings), text in `text` or `contents`, optional
+      `title` and `metadata`; every other key is kept in the metadata. `null` text and titles are empty.
+    - tsv: `id text`, `id title text` or MS MARCO's `id url title body` (the url goes to the metadata); the
+      first line decides which.
+    - trec: `<DOC>` elements; see `tamis.formats.sgml`.
+    - text: the file is one document, its name is the id.
+
+    A folder that holds `corpus.jsonl` is a BEIR folder: that file is read. Any other folder is read
+    recursively and in sorted order, without hidden files: its `.jsonl`, `.tsv` and `.trec` files, or its
+    `.txt` and `.md` files with their relative paths as ids. With a `format`, the files with its suffixes, or
+    every file where none has them (TREC's disks have no suffixes).
+
+    Paths are checked at once. Empty texts and NUL characters are allowed; whether ids repeat is for the
+    store to find out. A bad line (or a bad file, where a file is a document) is an `InputError`, or is
+    counted in `skipped` and left out.
+
+    >>> file = getfixture("tmp_path") / "corpus.jsonl"
+    >>> _ = file.write_text('{"_id": 7, "title": "Tamis", "text": "A sieve.", "year": 1900}')
+    >>> list(read_corpus(file))
+    [Document(id='7', text='A sieve.', title='Tamis', metadata={'year': 1900})]
+    """
+    if format is not None and format not in get_args(CorpusFormat):
+        remedy = f"use one of {', '.join(get_args(CorpusFormat))}"
+        raise InputError(f"unknown corpus format {format!r}", remedy=remedy)
+    sources = [source for path in paths for source in _sources(path, format)]
+    return _read_sources(sources, skipped)
+
+
+def _read_sources(sources: list[_Source], skipped: SkipReport | None) -> Iterator[Document]:
+    for source in sources:
+        yield from _READERS[source.format](source, skipped)
+
+
+def _sources(path: PathLike, format: CorpusFormat | None) -> list[_Source]:
+    if os.fspath(path) == STDIN:
+        return [_Source(STDIN, format or "jsonl", "stdin")]
+    path = Path(path)
+    if path.is_dir():
+        return _folder_sources(path, format)
+    if not path.exists():
+        raise InputError("no such file or folder", remedy="check the path", path=path)
+    chosen = format or _SUFFIXES.get(_suffix(path))
+    if chosen is None:
+        remedy = f"give the format: {', '.join(get_args(CorpusFormat))}"
+        raise InputError(f"the suffix {path.suffix!r} names no corpus format", remedy=remedy, path=path)
+    return [_Source(path, chosen, path.name)]
+
+
+def _suffix(path: Path) -> str:
+    """The lower-case suffix that tells the format: that of `a.tsv.gz` is `.tsv`."""
+    if path.suffix.lower() in COMPRESSED_SUFFIXES:
+        path = path.with_suffix("")
+    return path.suffix.lower()
+
+
+def _folder_sources(folder: Path, format: CorpusFormat | None) -> list[_Source]:
+    if format in (None, "jsonl"):
+        for name in ("corpus.jsonl", *(f"corpus.jsonl{suffix}" for suffix in COMPRESSED_SUFFIXES)):
+            if (folder / name).is_file():
+                return [_Source(folder / name, "jsonl", name)]
+    files = _visible_files(folder)
+    known = [path for path in files if _suffix(path) in _FOLDER_SUFFIXES]
+    if format is None:
+        formats = {_SUFFIXES[_suffix(path)]: path for path in reversed(known)}
+        if "text" in formats and len(formats) > 1:
+            names = " and ".join(sorted(path.name for path in formats.values()))
+            raise InputError(
+                f"holds both corpus files and text files ({names})", remedy="give the format", path=folder
+            )
+        chosen = known
+    else:
+        chosen = [path for path in files if _SUFFIXES.get(_suffix(path)) == format] or files
+    if not chosen:
+        remedy = f"give a folder with {', '.join(_FOLDER_SUFFIXES)} files, or the format"
+        raise InputError("holds no corpus file", remedy=remedy, path=folder)
+    return [
+        _Source(path, format or _SUFFIXES[_suffix(path)], path.relative_to(folder).as_posix())
+        for path in chosen
+    ]
+
+
+def _visible_files(folder: Path) -> list[Path]:
+    found = []
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [Path(parent, name) for name in names if not name.startswith(".")]
+    return sorted(found, key=lambda path: path.as_posix())
+
+
+def _read_jsonl(source: _Source, skipped: SkipReport | None) -> Iterator[Document]:
+    for number, line in read_lines(source.path, skipped=skipped):
+        try:
+            document = _json_document(parse_object(line))
+        except InputError as error:
+            skip_or_raise(located(error, source.path, number), skipped)
+        else:
+            yield document
+
+
+def _json_document(record: dict[str, Any]) -> Document:
+    """The record's document; empties `record` of what it takes, so that the rest is metadata."""
+    id_key, text_key = first_present(record, ID_KEYS), first_present(record, TEXT_KEYS)
+    document_id, text = to_id(record.pop(id_key)), to_text(record.pop(text_key), text_key)
+    title = to_text(record.pop("title", None), "title")
+    metadata = record.pop("metadata", None)
+    if isinstance(metadata, dict):
+        record = metadata | record
+    elif metadata is not None:
+        record["metadata"] = metadata
+    return Document(document_id, text, title, record)
+
+
+def _read_tsv(source: _Source, skipped: SkipReport | None) -> Iterator[Document]:
+    width = 0
+    for number, line in read_lines(source.path, skipped=skipped):
+        cells = line.split("\t")
+        if not width and len(cells) in (2, 3, 4):
+            width = len(cells)
+        if len(cells) != width or not cells[0]:
+            error = InputError(_tsv_problem(cells, width), remedy="use tabs only between columns")
+            skip_or_raise(located(error, source.path, number), skipped)
+        elif width == 4:
+            yield Document(cells[0], cells[3], cells[2], {"url": cells[1]})
+        else:
+            yield Document(cells[0], cells[-1], cells[1] if width == 3 else "")
+
+
+def _tsv_problem(cells: list[str], width: int) -> str:
+    if len(cells) == width:
+        return "the id is empty"
+    expected = f"the lines above have {width}" if width else "a corpus has 2 to 4"
+    return f"{len(cells)} tab-separated columns where {expected}"
+
+
+def _read_trec(source: _Source, skipped: SkipReport | None) -> Iterator[Document]:
+    yield from read_trec_documents(source.path, skipped=skipped)
+
+
+def _read_text(source: _Source, skipped: SkipReport | None) -> Iterator[Document]:
+    try:
+        document = Document(source.name, read_text(source.path))
+    except InputError as error:
+        skip_or_raise(error, skipped)
+    else:
+        yield document
+
+
+_READERS: dict[CorpusFormat, Callable[[_Source, SkipReport | None], Iterator[Document]]] = {
+    "jsonl": _read_jsonl,
+    "tsv": _read_tsv,
+    "trec": _read_trec,
+    "text": _read_text,
+}

@@ -1,0 +1,76 @@
+"""One JSON object a line: the checks that corpora and queries share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tamis.errors import InputError
+
+
+def parse_object(line: str) -> dict[str, Any]:
+    r"""The JSON object of one line.
+
+    >>> parse_object('{"_id": "d1", "text": "caf\\u00e9"}')
+    {'_id': 'd1', 'text': 'café'}
+    >>> parse_object("[1, 2]")
+    Traceback (most recent call last):
+    tamis.errors.InputError: not a JSON object: write one {...} a line
+    """
+    try:
+        value = json.loads(line)
+    except RecursionError:
+        raise InputError("JSON nested too deeply") from None
+    except json.JSONDecodeError as error:
+        problem = f"not JSON ({error.msg} at column {error.colno})"
+        raise InputError(problem, remedy="write one {...} a line") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise InputError(str(error)) from None
+    if not isinstance(value, dict):
+        raise InputError("not a JSON object", remedy="write one {...} a line")
+    # Half of a surrogate pair is legal in a JSON escape but in no UTF-8 file: found here, not when stored.
+    if "\\ud" in line or "\\uD" in line:
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise InputError("half of a surrogate pair in a \\u escape", remedy="write UTF-8") from None
+    return value
+
+
+def first_present(record: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """The first of `keys` that the record has.
+
+    >>> first_present({"title": "t", "contents": "c"}, ["text", "contents"])
+    'contents'
+    """
+    for key in keys:
+        if key in record:
+            return key
+    raise InputError(f"none of the keys {', '.join(map(repr, keys))}", remedy="add one of them")
+
+
+def to_id(value: object) -> str:
+    """An id as a string; numbers are written out, anything else is refused.
+
+    >>> to_id("d1"), to_id(7)
+    ('d1', '7')
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    if isinstance(value, str) and value:
+        return value
+    raise InputError(f"{json.dumps(value)[:40]} is not an id", remedy="use a string or a number")
+
+
+def to_text(value: object, key: str) -> str:
+    """A text; `null` is the empty text, anything but a string is refused.
+
+    >>> to_text("A sieve.", "text"), to_text(None, "text")
+    ('A sieve.', '')
+    """
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    raise InputError(f"{key!r} is not a string ({json.dumps(value)[:40]})", remedy="use a string")

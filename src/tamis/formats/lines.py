@@ -1,0 +1,108 @@
+"""Lines of text files, and what to do with the bad ones."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+
+from tamis.errors import InputError
+from tamis.files import BOM, PathLike, not_utf8, open_bytes
+
+_COLUMN = re.compile(r"[^ \t\n\r\f\v]+")
+
+
+@dataclass(slots=True)
+class SkipReport:
+    """Counts the bad lines that a reader skipped and keeps the first few complaints.
+
+    Readers raise on the first bad line unless they are given one of these.
+
+    >>> report = SkipReport()
+    >>> report.add(InputError("no id", path="corpus.jsonl", line=3))
+    >>> report.count, report.examples
+    (1, ['corpus.jsonl, line 3: no id'])
+    """
+
+    count: int = 0
+    examples: list[str] = field(default_factory=list)
+    most_examples: int = 5
+
+    def add(self, error: InputError) -> None:
+        """Count one skipped line."""
+        self.count += 1
+        if len(self.examples) < self.most_examples:
+            self.examples.append(str(error))
+
+
+def skip_or_raise(error: InputError, skipped: SkipReport | None) -> None:
+    """Count a bad line where the caller asked for that, and raise it where not.
+
+    >>> report = SkipReport()
+    >>> skip_or_raise(InputError("no id"), report)
+    >>> report.count
+    1
+    """
+    if skipped is None:
+        raise error
+    skipped.add(error)
+
+
+def located(error: InputError, path: PathLike, line: int) -> InputError:
+    """The same complaint with its place: parsers of one line do not know where the line is.
+
+    >>> str(located(InputError("no id", remedy="add one"), "corpus.jsonl", 3))
+    'corpus.jsonl, line 3: no id: add one'
+    """
+    return InputError(error.problem, remedy=error.remedy, path=os.fspath(path), line=line)
+
+
+def read_lines(path: PathLike, *, skipped: SkipReport | None = None) -> Iterator[tuple[int, str]]:
+    r"""Number and text of each line that is not blank: strict UTF-8, no byte order mark, no line end.
+
+    >>> file = getfixture("tmp_path") / "ids.txt"
+    >>> _ = file.write_bytes(b"\xef\xbb\xbfd1\r\n\nd2")
+    >>> list(read_lines(file))
+    [(1, 'd1'), (3, 'd2')]
+    """
+    with open_bytes(path) as stream:
+        lines = chain([stream.readline().removeprefix(BOM)], stream)
+        # Bytes are split before they are decoded: a bad line can be skipped alone, and only \n ends a line
+        # (a JSON string may hold U+2028, at which str.splitlines would cut it).
+        for number, raw in enumerate(lines, 1):
+            try:
+                line = raw.decode().rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                skip_or_raise(not_utf8(error, path=path, line=number), skipped)
+                continue
+            if line and not line.isspace():
+                yield number, line
+
+
+def split_columns(line: str) -> list[str]:
+    """The columns of a TREC file: only ASCII white space separates them, as in trec_eval.
+
+    `str.split()` would also cut an id at a no-break space.
+
+    >>> split_columns(" q1\\t0 d\\xa01  2 ")
+    ['q1', '0', 'd\\xa01', '2']
+    """
+    return _COLUMN.findall(line)
+
+
+def check_column(value: str, name: str) -> None:
+    """Refuse what a column of a TREC file cannot hold: white space of any kind, or nothing.
+
+    No-break spaces and the like are refused too: other tools' readers would cut the column there.
+
+    >>> check_column("my notes.txt", "document id")
+    Traceback (most recent call last):
+    tamis.errors.InputError: the document id 'my notes.txt' is empty or holds white space: TREC files ...
+    """
+    if value.split() != [value]:
+        raise InputError(
+            f"the {name} {value!r} is empty or holds white space",
+            remedy="TREC files separate columns by white space: rename it",
+        )

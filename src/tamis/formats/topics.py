@@ -1,0 +1,156 @@
+"""Queries: JSONL (BEIR), TSV and TREC topics."""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Literal, get_args
+
+from tamis.documents import Query
+from tamis.errors import InputError
+from tamis.files import COMPRESSED_SUFFIXES, PathLike
+from tamis.formats.json_lines import first_present, parse_object, to_id, to_text
+from tamis.formats.lines import SkipReport, located, read_lines, skip_or_raise
+
+QueryFormat = Literal["jsonl", "tsv", "trec"]
+TopicField = Literal["title", "desc", "narr", "title+desc", "title+desc+narr"]
+
+ID_KEYS = ("_id", "id", "qid", "query_id")
+TEXT_KEYS = ("text", "query", "title")
+TOPIC_FIELDS = ("title", "desc", "narr")
+
+_SUFFIXES: dict[str, QueryFormat] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".tsv": "tsv",
+    ".trec": "trec",
+    ".topics": "trec",
+    ".sgml": "trec",
+}
+_TOP = re.compile(r"<top>(.*?)(?=</?top>|\Z)", re.IGNORECASE | re.DOTALL)
+# The text after a tag runs to the next tag of any kind: most topic files have no closing tags.
+_FIELD = re.compile(r"<(num|title|desc|narr)\b[^<>]*>(.*?)(?=</?[a-z][^<>]*>|\Z)", re.IGNORECASE | re.DOTALL)
+_LABELS = {"num": "number:", "title": "topic:", "desc": "description:", "narr": "narrative:"}
+
+
+def read_queries(
+    path: PathLike,
+    *,
+    field: TopicField = "title",
+    format: QueryFormat | None = None,
+    skipped: SkipReport | None = None,
+) -> list[Query]:
+    """The queries of a file; the suffix tells the format, or else the first character (`{`, `<`, other).
+
+    - jsonl: id in `_id`, `id`, `qid` or `query_id`, text in `text`, `query` or `title`.
+    - tsv: `qid text`.
+    - trec: `<top>` elements with `<num>`, `<title>`, `<desc>` and `<narr>`, with or without closing tags; the
+      labels ("Number:", "Topic:", "Description:", "Narrative:") are dropped and line breaks become spaces.
+
+    `field` is the part of a topic that is the query; all parts are kept in `Query.fields`. Ids must differ.
+
+    >>> file = getfixture("tmp_path") / "topics.txt"
+    >>> _ = file.write_text('''<top>
+    ... <num> Number: 336
+    ... <title> Black Bear Attacks
+    ... <desc> Description:
+    ... A relevant document discusses attacks
+    ... by black bears.
+    ... </top>''')
+    >>> read_queries(file, field="desc")[0].text
+    'A relevant document discusses attacks by black bears.'
+    """
+    for value, known in ((field, get_args(TopicField)), (format or "trec", get_args(QueryFormat))):
+        if value not in known:
+            raise InputError(f"no field or format {value!r}", remedy=f"use one of {', '.join(known)}")
+    lines = list(read_lines(path, skipped=skipped))
+    queries: dict[str, Query] = {}
+    format = format or _guess_format(path, lines)
+    if format == "trec" and lines and not any(_topics(lines)):
+        raise InputError("no <top> in it", remedy="check the format", path=os.fspath(path))
+    parse = _PARSERS[format]
+    for number, record in _topics(lines) if format == "trec" else lines:
+        try:
+            query = parse(record, field)
+            if query.id in queries:
+                raise InputError(f"the query id {query.id!r} comes twice", remedy="remove one")
+        except InputError as error:
+            skip_or_raise(located(error, path, number), skipped)
+        else:
+            queries[query.id] = query
+    return list(queries.values())
+
+
+def _guess_format(path: PathLike, lines: list[tuple[int, str]]) -> QueryFormat:
+    name = Path(path)
+    if name.suffix.lower() in COMPRESSED_SUFFIXES:
+        name = name.with_suffix("")
+    known = _SUFFIXES.get(name.suffix.lower())
+    if known is not None:
+        return known
+    start = lines[0][1].lstrip()[:1] if lines else ""
+    return "jsonl" if start == "{" else "trec" if start == "<" else "tsv"
+
+
+def _topics(lines: list[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Line number and content of each `<top>` element."""
+    text = "\n".join(line for _, line in lines)
+    position = index = 0
+    for match in _TOP.finditer(text):
+        index += text.count("\n", position, match.start())
+        position = match.start()
+        yield lines[index][0], match[1]
+
+
+def _parse_json(line: str, field: str) -> Query:
+    record = parse_object(line)
+    query_id = to_id(record[first_present(record, ID_KEYS)])
+    fields = {key: value for key in TOPIC_FIELDS if isinstance(value := record.get(key), str)}
+    if field != "title":
+        return Query(query_id, _compose(fields, field), fields)
+    key = first_present(record, TEXT_KEYS)
+    return Query(query_id, to_text(record[key], key), fields)
+
+
+def _parse_tsv(line: str, field: str) -> Query:
+    cells = line.split("\t")
+    if len(cells) != 2:
+        problem = f"{len(cells)} tab-separated columns where queries have 2"
+        raise InputError(problem, remedy="write the id, one tab and the text")
+    if not cells[0].strip():
+        raise InputError("the id is empty", remedy="write the id, one tab and the text")
+    if field != "title":
+        _compose({}, field)
+    return Query(cells[0].strip(), cells[1].strip())
+
+
+def _parse_topic(markup: str, field: str) -> Query:
+    parts: dict[str, str] = {}
+    for match in _FIELD.finditer(markup):
+        tag = match[1].lower()
+        text = " ".join(match[2].split())
+        if text.lower().startswith(_LABELS[tag]):
+            text = text[len(_LABELS[tag]) :].strip()
+        parts.setdefault(tag, html.unescape(text))
+    query_id = parts.pop("num", "")
+    if not query_id:
+        raise InputError("<top> without a <num>", remedy="give every topic a number")
+    return Query(query_id, _compose(parts, field), parts)
+
+
+def _compose(fields: Mapping[str, str], field: str) -> str:
+    for part in field.split("+"):
+        if not fields.get(part):
+            raise InputError(f"the query has no {part}", remedy="choose another field")
+    return " ".join(fields[part] for part in field.split("+"))
+
+
+_PARSERS: dict[QueryFormat, Callable[[str, str], Query]] = {
+    "jsonl": _parse_json,
+    "tsv": _parse_tsv,
+    "trec": _parse_topic,
+}

@@ -1,0 +1,350 @@
+"""Exact top-k by dynamic pruning, compiled with numba: block-max MaxScore over windows of documents.
+
+The collection is cut into windows of consecutive documents. From the blocks' competitive pairs follows, for each term and window, a bound
+on what the term can add there. Windows are visited best bound first, so that the k-th best score rises early, and the search ends at
+the first window that cannot reach it. Inside a window MaxScore applies (Turtle & Flood 1995): the terms with the smallest
+bounds, whose sum cannot reach the k-th score, only complete documents that the other terms bring close enough.
+
+Ties are broken by id, whatever the order of visit, because a hit is one integer (see `tamis.retrieve.hits`). Contributions are single
+precision and their sums double, hence exact, so the order of addition does not matter either.
+
+Indices are unsigned where it counts: numba guards signed ones against being negative. This module imports numba, so it is imported only
+when numba is wanted.
+"""
+
+# mypy: disable-error-code="untyped-decorator,no-untyped-def"
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from tamis.retrieve.postings import BLOCK, TF_CAP
+
+WINDOW = 1 << 14
+_SPARSE = 4 * WINDOW  # a block that spans more is bounded posting by posting
+_LOOK_UP = 8  # candidates per block up to which they are looked up one by one
+
+# columns of the term entries
+FIRST_BLOCK, LAST_BLOCK, FIRST_POSTING, POSTINGS, FIRST_OVERFLOW, LAST_OVERFLOW = range(6)
+
+u64 = np.uint64
+
+
+@njit(cache=True, nogil=True)
+def _distance(documents, place, wide, i):
+    """The i-th distance of a block."""
+    if wide:
+        at = place + 2 * i
+        return np.int64(documents[u64(at)]) | np.int64(documents[u64(at + 1)]) << 16
+    return np.int64(documents[u64(place + i)])
+
+
+@njit(cache=True, nogil=True)
+def _first_at_least(documents, place, wide, count, distance):
+    """The first posting of a block at or beyond a distance."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) >> 1
+        if _distance(documents, place, wide, middle) < distance:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@njit(cache=True, nogil=True)
+def _within(entry, b, start, stop, block_first, block_place, documents):
+    """Where a block's postings lie, and which of them fall between two documents: place, wide, first posting, begin, end."""
+    place, wide = np.int64(block_place[b] >> u64(1)), block_place[b] & u64(1)
+    before = (b - entry[FIRST_BLOCK]) * BLOCK
+    length = min(BLOCK, entry[POSTINGS] - before)
+    low = np.int64(block_first[b])
+    begin, end = 0, length
+    if low < start:
+        begin = _first_at_least(documents, place, wide, length, start - low)
+    if b + 1 == entry[LAST_BLOCK] or np.int64(block_first[b + 1]) > stop:
+        end = _first_at_least(documents, place, wide, length, stop - low)
+    return place, wide, entry[FIRST_POSTING] + before, begin, end
+
+
+@njit(cache=True, nogil=True)
+def _value(entry, row, tf, code, posting, overflow_place, overflow_score):
+    """The contribution of one posting."""
+    if tf != TF_CAP:
+        return row[tf, code]
+    low, high = entry[FIRST_OVERFLOW], entry[LAST_OVERFLOW]
+    while low < high:
+        middle = (low + high) >> 1
+        if overflow_place[middle] < posting:
+            low = middle + 1
+        else:
+            high = middle
+    return overflow_score[low]
+
+
+@njit(cache=True, nogil=True)
+def _key(bits, rank):
+    """A hit as one integer, from the bits of its score and the rank of its id."""
+    bits = u64(bits)
+    descending = bits if bits >> u64(31) else bits ^ u64(0x7FFFFFFF)
+    return descending << u64(32) | u64(rank)
+
+
+@njit(cache=True, nogil=True)
+def _bits_of(key):
+    """The bits of a hit's score."""
+    descending = key >> u64(32)
+    return np.uint32(descending if descending >> u64(31) else descending ^ u64(0x7FFFFFFF))
+
+
+@njit(cache=True, nogil=True)
+def _select(keys, size, k):
+    """Bring the k smallest keys to the front (quickselect)."""
+    low, high = 0, size - 1
+    while low < high:
+        pivot = keys[(low + high) >> 1]
+        i, j = low, high
+        while i <= j:
+            while keys[i] < pivot:
+                i += 1
+            while keys[j] > pivot:
+                j -= 1
+            if i <= j:
+                keys[i], keys[j] = keys[j], keys[i]
+                i += 1
+                j -= 1
+        if k - 1 <= j:
+            high = j
+        elif k - 1 >= i:
+            low = i
+        else:
+            break
+
+
+@njit(cache=True, nogil=True)
+def _bound(
+    terms, table, bounds, norm_low, codes, block_first, block_place, block_pairs, pairs, documents, tfs
+):
+    """What each term can add in each window, the block in which its postings there begin, and what each block can add."""
+    count, n_terms = len(codes), len(terms)
+    n_windows = (count + WINDOW - 1) // WINDOW
+    window_bound = np.zeros((n_terms, n_windows), np.float32)
+    window_block = np.empty((n_terms, n_windows + 1), np.int64)
+    n_blocks = 0
+    for t in range(n_terms):
+        n_blocks += terms[t, LAST_BLOCK] - terms[t, FIRST_BLOCK]
+    block_bound = np.empty(n_blocks, np.float32)
+    filled = 0
+    for t in range(n_terms):
+        first, last = terms[t, FIRST_BLOCK], terms[t, LAST_BLOCK]
+        limit, row, in_window = bounds[t], table[t], window_bound[t]
+        for b in range(first, last):
+            bound = np.float32(0)
+            for p in range(block_pairs[b], block_pairs[b + 1]):
+                pair = np.int64(pairs[p])
+                bound = max(bound, limit[u64(pair >> 8), u64((pair & 255) - norm_low)])
+            block_bound[filled] = bound
+            filled += 1
+            low = np.int64(block_first[b])
+            high = np.int64(block_first[b + 1]) if b + 1 < last else np.int64(count)
+            if high - low <= _SPARSE:
+                for w in range(low // WINDOW, (high - 1) // WINDOW + 1):
+                    in_window[w] = max(in_window[w], bound)
+            else:
+                place, wide, at, begin, end = _within(
+                    terms[t], b, 0, count, block_first, block_place, documents
+                )
+                for i in range(begin, end):
+                    d = low + _distance(documents, place, wide, i)
+                    tf = tfs[at + i]
+                    value = bound if tf == TF_CAP else row[tf, codes[d]]
+                    in_window[d // WINDOW] = max(in_window[d // WINDOW], value)
+        b = first
+        for w in range(n_windows + 1):
+            while b + 1 < last and np.int64(block_first[b + 1]) <= w * WINDOW:
+                b += 1
+            window_block[t, w] = b
+    return window_bound, window_block, block_bound
+
+
+@njit(cache=True, nogil=True)
+def top_k(
+    k,
+    terms,  # int64 (terms, 6): see the columns above
+    table,  # float32 (terms, tfs, codes): contributions
+    bounds,  # float32 (terms, tfs, norms): bounds on them
+    norm_low,  # the norm of bounds[:, :, 0]
+    prior,  # float32 (codes,)
+    codes,  # each document's length, as the table's last index
+    allowed,  # bool per document, or empty
+    id_rank,
+    overflow_place,
+    overflow_score,
+    block_first,
+    block_place,
+    block_pairs,
+    pairs,
+    documents,
+    tfs,
+):
+    """The keys of the k best hits, best first."""
+    count, n_terms = len(codes), len(terms)
+    window_bound, window_block, block_bound = _bound(
+        terms, table, bounds, norm_low, codes, block_first, block_place, block_pairs, pairs, documents, tfs
+    )
+    n_windows = window_bound.shape[1]
+    prior_bound = np.float64(prior.max())
+    total = np.zeros(n_windows, np.float64)
+    block_offset = np.empty(n_terms, np.int64)  # of a term's first block in block_bound
+    offset = 0
+    for t in range(n_terms):
+        block_offset[t] = offset - terms[t, FIRST_BLOCK]
+        offset += terms[t, LAST_BLOCK] - terms[t, FIRST_BLOCK]
+        for w in range(n_windows):
+            total[w] += window_bound[t, w]
+
+    keys = np.empty(2 * k + 16, np.uint64)  # hits so far; when full, the k best stay
+    size = 0
+    worst = u64(0xFFFFFFFFFFFFFFFF)  # the k-th best key
+    threshold = np.float32(-np.inf)  # and score
+    below = np.float64(-np.inf)  # just under it, so that sums that round up to it are kept
+    score_cell = np.empty(1, np.float32)
+    bits_cell = score_cell.view(np.uint32)
+
+    accumulator = np.zeros(WINDOW, np.float64)
+    candidates = np.empty(WINDOW + 1, np.uint16)
+    order = np.empty(n_terms, np.int64)  # the window's terms, least bound first
+    reach = np.empty(n_terms + 1, np.float64)  # reach[i]: what the i least can add together
+    for w in np.argsort(-total):
+        if total[w] == 0 or np.float32(total[w] + prior_bound) < threshold:
+            break
+        start = w * WINDOW
+        stop = min(start + WINDOW, count)
+        window_codes = codes[start:stop]
+        n_present = 0
+        for t in range(n_terms):
+            if window_bound[t, w] > 0:
+                i = n_present
+                while i > 0 and window_bound[order[i - 1], w] > window_bound[t, w]:
+                    order[i] = order[i - 1]
+                    i -= 1
+                order[i] = t
+                n_present += 1
+        reach[0] = 0
+        for i in range(n_present):
+            reach[i + 1] = reach[i] + window_bound[order[i], w]
+        essential = 0
+        while essential < n_present and np.float32(reach[essential + 1] + prior_bound) < threshold:
+            essential += 1
+
+        # a. documents that hold an essential term
+        n_candidates = u64(0)
+        alone = essential == n_present - 1
+        need = below - reach[essential] - prior_bound
+        for i in range(essential, n_present):
+            t = order[i]
+            entry, row = terms[t], table[t]
+            plain = entry[FIRST_OVERFLOW] == entry[LAST_OVERFLOW]
+            b = window_block[t, w]
+            while b < entry[LAST_BLOCK] and np.int64(block_first[b]) < stop:
+                if alone and block_bound[b + block_offset[t]] < need:
+                    b += 1
+                    continue
+                place, wide, at, begin, end = _within(
+                    entry, b, start, stop, block_first, block_place, documents
+                )
+                shift = np.int64(block_first[b]) - start
+                if plain and not wide and not alone:
+                    for j in range(begin, end):
+                        d = u64(shift + np.int64(documents[u64(place + j)]))
+                        value = row[tfs[u64(at + j)], window_codes[d]]
+                        sum_so_far = accumulator[d]
+                        # no branch: the slot is written again unless the document is new
+                        candidates[n_candidates] = d
+                        n_candidates += u64(sum_so_far == 0)
+                        accumulator[d] = sum_so_far + value
+                else:
+                    for j in range(begin, end):
+                        d = u64(shift + _distance(documents, place, wide, j))
+                        tf = tfs[u64(at + j)]
+                        value = _value(entry, row, tf, window_codes[d], at + j, overflow_place, overflow_score)
+                        if alone and value < need:
+                            continue
+                        sum_so_far = accumulator[d]
+                        candidates[n_candidates] = d
+                        n_candidates += u64(sum_so_far == 0)
+                        accumulator[d] = sum_so_far + value
+                b += 1
+
+        # b. complete them with the other terms, the weightiest first, dropping those that fall short
+        for i in range(essential - 1, -1, -1):
+            need = below - reach[i + 1] - prior_bound
+            kept = u64(0)
+            for c in range(n_candidates):
+                d = candidates[c]
+                enough = accumulator[d] >= need
+                candidates[kept] = d
+                kept += u64(enough)
+                accumulator[d] = accumulator[d] if enough else 0.0
+            n_candidates = kept
+            if not n_candidates:
+                break
+            t = order[i]
+            entry, row = terms[t], table[t]
+            b = window_block[t, w]
+            if n_candidates < _LOOK_UP * (window_block[t, w + 1] - b + 1):
+                for c in range(n_candidates):
+                    document = start + np.int64(candidates[c])
+                    if np.int64(block_first[b]) > document:
+                        b = window_block[t, w]
+                    while b + 1 < entry[LAST_BLOCK] and np.int64(block_first[b + 1]) <= document:
+                        b += 1
+                    place, wide, at, j, end = _within(
+                        entry, b, document, document + 1, block_first, block_place, documents
+                    )
+                    if j < end:
+                        d = candidates[c]
+                        accumulator[d] += _value(
+                            entry, row, tfs[at + j], codes[document], at + j, overflow_place, overflow_score
+                        )
+            else:
+                while b < entry[LAST_BLOCK] and np.int64(block_first[b]) < stop:
+                    place, wide, at, begin, end = _within(
+                        entry, b, start, stop, block_first, block_place, documents
+                    )
+                    shift = np.int64(block_first[b]) - start
+                    for j in range(begin, end):
+                        d = u64(shift + _distance(documents, place, wide, j))
+                        if accumulator[d] != 0:
+                            accumulator[d] += _value(
+                                entry, row, tfs[u64(at + j)], window_codes[d], at + j, overflow_place, overflow_score
+                            )
+                    b += 1
+
+        # c. what is complete competes
+        need = below - prior_bound
+        for c in range(n_candidates):
+            d = candidates[c]
+            score = accumulator[d]
+            accumulator[d] = 0
+            if score < need or score == 0:
+                continue
+            document = start + np.int64(d)
+            score_cell[0] = np.float32(score + prior[window_codes[d]])
+            if len(allowed) and not allowed[document]:
+                continue
+            key = _key(bits_cell[0], id_rank[document])
+            if key >= worst:
+                continue
+            keys[size] = key
+            size += 1
+            if size == len(keys):
+                _select(keys, size, k)
+                size = k
+                worst = keys[:k].max()
+                bits_cell[0] = _bits_of(worst)
+                threshold = score_cell[0]
+                below = np.float64(np.nextafter(threshold, np.float32(-np.inf)))
+                need = below - prior_bound
+    _select(keys, size, k)
+    return np.sort(keys[: min(size, k)])

@@ -1,0 +1,222 @@
+"""Finding the k best documents for a weighted bag of terms: one plan, two ways to carry it out.
+
+`plan` turns a model and a query into tables of contributions, one row a tf and one column a document length, because a collection has few distinct
+values of either: the formula is evaluated a few thousand times a query instead of once a posting, and the loops know nothing of
+models. `exhaustive` (numpy) scores every posting; the compiled kernel prunes. They return the same hits.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from tamis.columns import Array
+from tamis.errors import InputError, MissingDependencyError
+from tamis.retrieve import hits
+from tamis.retrieve.lengths import LENGTH_OF_NORM
+from tamis.retrieve.score import Collection, Model, Terms
+from tamis.retrieve.segment import Segment, Term
+
+Backend = Literal["auto", "numba", "numpy"]
+#: Under this many postings to score, numpy answers before numba is even imported.
+SMALL_QUERY = 4_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A query over one segment, ready to be carried out."""
+
+    terms: Sequence[Term]
+    table: Array  # float32 (terms, tfs, codes)
+    bounds: Array  # float32 (terms, tfs, norms), at least the table's value for every shorter tf and longer document
+    norm_low: int
+    codes: Array
+    prior: Array  # float32 (codes,)
+    overflow: Sequence[Array]  # contributions of the postings whose tf is beyond a byte
+
+
+class Found(NamedTuple):
+    """Documents found, best first: the segment of each, its number there, its score."""
+
+    segments: Array
+    documents: Array
+    scores: Array
+
+
+def statistics(segments: Sequence[Segment], weights: Mapping[str, float]) -> Terms:
+    """The query terms' statistics over all segments, deleted documents not counted."""
+    found = [[segment.term(term) for segment in segments] for term in weights]
+    return Terms(
+        np.array(list(weights.values()), dtype=np.float64),
+        np.array([sum(e.df for e in entries if e) for entries in found], dtype=np.int64),
+        np.array([sum(e.cf for e in entries if e) for entries in found], dtype=np.int64),
+    )
+
+
+def plan(segment: Segment, model: Model, weights: Mapping[str, float], terms: Terms, collection: Collection) -> Plan | None:
+    """The tables for one segment, or None where it holds no term of the query."""
+    entries = [segment.term(term) for term in weights]
+    here = [i for i, entry in enumerate(entries) if entry is not None]
+    if not here:
+        return None
+    present = [entry for entry in entries if entry is not None]
+    stats = Terms(terms.weight[here], terms.df[here], terms.cf[here])
+    norm_low, norm_high = segment.norm_range
+    if model.lengths == "lucene":
+        codes, lengths = segment.codes, LENGTH_OF_NORM[norm_low : norm_high + 1]
+    else:
+        codes, lengths = segment.length_codes()
+    tfs = np.arange(1, max(entry.max_tf for entry in present) + 1)[:, None]
+    columns = stats.column()
+    table = _with_zero(model.contribution(tfs, lengths, columns, collection))
+    if model.lengths == "lucene":
+        bounds = table
+    else:
+        at_least = LENGTH_OF_NORM[norm_low : norm_high + 1]
+        rounded_up = np.nextafter(model.contribution(tfs, at_least, columns, collection), np.float32(np.inf))
+        bounds = _with_zero(rounded_up)
+    # rounding can make a formula step back by one bit: the envelope cannot
+    bounds = np.maximum.accumulate(np.maximum.accumulate(bounds[:, :, ::-1], axis=2), axis=1)
+    bounds = np.ascontiguousarray(bounds[:, :, ::-1])
+    overflow: list[Array] = []
+    for i, entry in enumerate(present):
+        if not len(entry.overflow_tf):
+            overflow.append(np.zeros(0, np.float32))
+            continue
+        documents, exact = segment.decode(entry)
+        at = entry.overflow_place - entry.first_posting
+        one = Terms(stats.weight[i : i + 1], stats.df[i : i + 1], stats.cf[i : i + 1])
+        known = (LENGTH_OF_NORM[segment.norms] if model.lengths == "lucene" else segment.lengths)[documents[at]]
+        overflow.append(model.contribution(exact[at], known, one, collection))
+        bounds[i, -1] = np.maximum(bounds[i, -1], overflow[-1].max())
+    prior = model.prior(lengths, terms, collection)
+    if prior is None:
+        prior = np.zeros(len(lengths), np.float32)
+    return Plan(present, table, bounds, norm_low, codes, prior, overflow)
+
+
+def _with_zero(contributions: Array) -> Array:
+    """A row for tf = 0 in front, so that tf is the index."""
+    table = np.zeros((contributions.shape[0], contributions.shape[1] + 1, contributions.shape[2]), np.float32)
+    table[:, 1:] = contributions
+    return table
+
+
+def exhaustive(segment: Segment, plan: Plan, k: int, allowed: Array | None) -> Array:
+    """The k best hits, by scoring every posting."""
+    scores = np.zeros(len(segment), dtype=np.float64)
+    for i, term in enumerate(plan.terms):
+        documents, tfs = segment.decode(term)
+        contributions = plan.table[i, np.minimum(tfs, term.max_tf), plan.codes[documents]]
+        contributions[term.overflow_place - term.first_posting] = plan.overflow[i]
+        scores[documents] += contributions
+    found = scores != 0
+    if allowed is not None:
+        found &= allowed
+    documents = np.flatnonzero(found)
+    totals = (scores[documents] + plan.prior[plan.codes[documents]]).astype(np.float32)
+    found_keys = hits.keys(totals, segment.store.id_rank[documents])
+    return hits.best(found_keys, k)
+
+
+def pruned(segment: Segment, plan: Plan, k: int, allowed: Array | None) -> Array:
+    """The same hits from the compiled kernel."""
+    from tamis.retrieve.kernel import top_k
+
+    entries = np.empty((len(plan.terms), 6), dtype=np.int64)
+    overflows = 0
+    for i, term in enumerate(plan.terms):
+        after = overflows + len(term.overflow_tf)
+        entries[i] = term.first_block, term.last_block, term.first_posting, term.postings, overflows, after
+        overflows = after
+    keys: Array = top_k(
+        k,
+        entries,
+        plan.table,
+        plan.bounds,
+        plan.norm_low,
+        plan.prior,
+        plan.codes,
+        _ALL if allowed is None else allowed,
+        segment.store.id_rank,
+        np.concatenate([term.overflow_place for term in plan.terms]),
+        np.concatenate(plan.overflow),
+        *segment.posting_columns,
+    )
+    return keys
+
+
+_ALL = np.zeros(0, dtype=bool)
+
+
+def search(
+    segments: Sequence[Segment],
+    model: Model,
+    weights: Mapping[str, float],
+    k: int,
+    *,
+    allowed: Sequence[Array | None] | None = None,
+    backend: Backend = "auto",
+) -> Found:
+    """The k best documents, best first; `allowed` masks each segment's documents."""
+    collection = collection_of(segments)
+    terms = statistics(segments, weights)
+    known = {t: w for (t, w), df in zip(weights.items(), terms.df.tolist(), strict=True) if df and w}
+    if len(known) < len(weights):
+        weights, terms = known, statistics(segments, known)
+    found: list[tuple[Array, Segment, int]] = []
+    for number, segment in enumerate(segments):
+        planned = plan(segment, model, weights, terms, collection)
+        if planned is None:
+            continue
+        mask = segment.live if allowed is None else allowed[number]
+        # pruning needs contributions that cannot be negative
+        positive = planned.table.min() >= 0
+        way = pruned if positive and use_numba(backend, planned) else exhaustive
+        keys = way(segment, planned, min(k, len(segment)), mask)
+        found.append((keys, segment, number))
+    return _merge(found, k)
+
+
+def _merge(found: Sequence[tuple[Array, Segment, int]], k: int) -> Found:
+    """One list from the segments' lists: id ranks are a segment's own, so across segments the ids themselves break ties."""
+    parts = []
+    for keys, segment, number in found:
+        scores, ranks = hits.unpack(keys)
+        parts.append(Found(np.full(len(ranks), number), segment.store.at_rank(ranks), scores))
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        return Found(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32))
+    joined = Found(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    ids = [i for part, (_, segment, _) in zip(parts, found, strict=True) for i in segment.store.ids(part.documents)]
+    scores_and_ids = list(zip((-joined.scores).tolist(), ids, strict=True))
+    order = sorted(range(len(ids)), key=scores_and_ids.__getitem__)[:k]
+    return Found(*(column[order] for column in joined))
+
+
+def collection_of(segments: Sequence[Segment]) -> Collection:
+    return Collection(sum(s.not_empty for s in segments), sum(s.tokens for s in segments))
+
+
+def use_numba(backend: Backend, planned: Plan) -> bool:
+    """numpy while that is quicker than loading the compiled kernel, numba from then on."""
+    if backend != "auto":
+        if backend == "numba" and not numba_installed():
+            raise MissingDependencyError("numba is not installed", remedy="pip install numba, or use backend='numpy'")
+        if backend not in ("numba", "numpy"):
+            raise InputError(f"no backend {backend!r}", remedy="use auto, numba or numpy")
+        return backend == "numba"
+    if "tamis.retrieve.kernel" in sys.modules:
+        return True
+    return sum(term.postings for term in planned.terms) > SMALL_QUERY and numba_installed()
+
+
+def numba_installed() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("numba") is not None
