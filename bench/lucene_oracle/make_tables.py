@@ -1,4 +1,4 @@
-"""Write src/tamis/text/wordbreak_data.py: the kinds of characters that Lucene's StandardTokenizer tells apart.
+"""Write src/tamis/text/wordbreak_data.py: the kinds of characters that StandardTokenizer tells apart.
 
     ANSERINI_JAR=anserini.jar python bench/lucene_oracle/make_tables.py src/tamis/text/wordbreak_data.py
 
@@ -40,6 +40,14 @@ MEMBERS = {
 # Classes of a few characters, written out where they are used.
 SINGLE = "\"'#\u200d\u20e3\ufe0e\ufe0f\U000e007f"
 
+HEADER = '''"""Kinds of characters in Unicode 12.1 that decide where a word ends.
+
+Made by bench/lucene_oracle/make_tables.py. The property values are those of Unicode (Word_Break, Line_Break,
+Script and the emoji properties): Copyright 1991-2019 Unicode, Inc., https://www.unicode.org/license.txt.
+Ranges of code points, in hexadecimal.
+"""
+'''
+
 
 def scanner_classes() -> bytes:
     """The class number that the scanner gives to each code point."""
@@ -70,15 +78,7 @@ def main(arguments: Sequence[str]) -> None:
     named = {classes[ord(c)] for c in "".join(MEMBERS.values()) + SINGLE}
     if named != set(classes) - {classes[0]}:
         raise SystemExit(f"classes without a name: {sorted(set(classes) - named)}")
-    lines = [
-        '"""Kinds of characters in Unicode 12.1 that decide where a word ends; from bench/lucene_oracle/make_tables.py.',
-        "",
-        "The property values are those of Unicode (Word_Break, Line_Break, Script and the emoji properties),",
-        "Copyright 1991-2019 Unicode, Inc., https://www.unicode.org/license.txt. Ranges of code points, hexadecimal.",
-        '"""',
-        "",
-        "RANGES = {",
-    ]
+    lines = [HEADER, "RANGES = {"]
     for name, members in MEMBERS.items():
         spans = ranges(classes, {classes[ord(c)] for c in members})
         text = " ".join(f"{a:X}" if a == b else f"{a:X}-{b:X}" for a, b in spans)

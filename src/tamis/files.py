@@ -89,13 +89,13 @@ def _atomic_write(path: Path, mode: str) -> Iterator[IO[Any]]:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         if target.exists() and not target.is_file():
             # A pipe or a device cannot be replaced by name; os.replace would destroy /dev/null.
-            with target.open("wb") as device, _encoding(device, target.suffix, mode) as stream:
+            with target.open("wb") as device, _encoding(device, target.suffix.lower(), mode) as stream:
                 yield stream
             return
         temporary = target.with_name(f".tamis-{secrets.token_hex(8)}.tmp")
         try:
             with temporary.open("xb", buffering=_BUFFER_BYTES) as raw:
-                with _encoding(raw, target.suffix, mode) as stream:
+                with _encoding(raw, target.suffix.lower(), mode) as stream:
                     yield stream
                 raw.flush()
                 os.fsync(raw.fileno())
@@ -174,7 +174,7 @@ def open_bytes(path: PathLike) -> Iterator[BinaryIO]:
     if os.fspath(path) == STDIN:
         yield sys.stdin.buffer
         return
-    suffix = Path(path).suffix
+    suffix = Path(path).suffix.lower()
     with _open(path) as raw:
         try:
             if suffix == ".gz":

@@ -27,7 +27,7 @@ def run_python(source: str, *arguments: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
-@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.txt.zst"])
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.txt.zst", "A.TXT.GZ"])
 def test_what_is_written_is_read(tmp_path: Path, name: str) -> None:
     text = "caf\u00e9 \u0000 \U0001f373\n" * 1000
     with atomic_write(tmp_path / name, "w") as stream:
@@ -35,7 +35,7 @@ def test_what_is_written_is_read(tmp_path: Path, name: str) -> None:
     with atomic_write(tmp_path / f"b-{name}") as binary:
         binary.write(text.encode())
     assert read_text(tmp_path / name) == read_text(tmp_path / f"b-{name}") == text
-    assert names(tmp_path) == [name, f"b-{name}"]
+    assert set(names(tmp_path)) == {name, f"b-{name}"}
 
 
 def test_compressed_files_are_what_their_suffix_says(tmp_path: Path) -> None:
@@ -47,12 +47,10 @@ def test_compressed_files_are_what_their_suffix_says(tmp_path: Path) -> None:
     assert reader.read() == b"sieve"
 
 
-@pytest.mark.parametrize("suffix", [".gz", ".zst"])
-def test_the_same_text_gives_the_same_bytes(tmp_path: Path, suffix: str) -> None:
-    for name in ("a", "b"):
-        with atomic_write(tmp_path / f"{name}{suffix}", "w") as stream:
-            stream.write("sieve\n" * 100)
-    assert (tmp_path / f"a{suffix}").read_bytes() == (tmp_path / f"b{suffix}").read_bytes()
+def test_a_gz_header_holds_no_time_and_no_name(tmp_path: Path) -> None:
+    with atomic_write(tmp_path / "a.gz", "w") as stream:
+        stream.write("sieve")
+    assert (tmp_path / "a.gz").read_bytes()[3:8] == bytes(5)
 
 
 def test_line_ends_are_not_translated(tmp_path: Path) -> None:

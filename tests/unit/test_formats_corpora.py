@@ -3,7 +3,9 @@
 import gzip
 import io
 import json
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -76,7 +78,7 @@ def test_jsonl_keeps_nul_and_line_separators_inside_strings(tmp_path: Path) -> N
         (b'{"_id": "2", "text": "caf\xe9"}', "not UTF-8 (byte 0xe9)"),
         (b'{"_id": "2", "text": "\\ud83c"}', "half of a surrogate pair"),
         (b'{"_id": "2", "text": ' + b"[" * 100_000, "nested too deeply"),
-        (b'{"_id": ' + b"9" * 5000 + b', "text": ""}', "integer"),
+        (b'{"_id": ' + b"9" * 5000 + b', "text": ""}', "a number of thousands of digits"),
         (b'\xef\xbb\xbf{"_id": "2", "text": "b"}', "not JSON"),
     ],
 )
@@ -184,11 +186,15 @@ def test_trec_web_page_takes_the_title_out_of_its_head(tmp_path: Path) -> None:
 <DOCHDR>
 http://example.org/ 200
 </DOCHDR>
-<html><head><title>A  page</title><script>var a = "<p>";</script></head>
+<html><head>above<title>A  page</title><script>var a = "<p>";</script></head>
 <body class="x">Body <!-- not <b>this</b> -->text</body></html>
 </DOC>"""
     (document,) = read_corpus(write(tmp_path / "c.trec", page))
-    assert (document.id, document.title, document.text.split()) == ("GX000", "A page", ["Body", "text"])
+    assert (document.id, document.title, document.text.split()) == (
+        "GX000",
+        "A page",
+        ["above", "Body", "text"],
+    )
 
 
 def test_trec_documents_in_latin_1(tmp_path: Path) -> None:
@@ -257,6 +263,17 @@ def test_a_text_file_that_is_not_utf8_is_named_or_skipped(tmp_path: Path) -> Non
     assert report.count == 1
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
+def test_a_file_name_that_is_not_utf8_is_named_or_skipped(tmp_path: Path) -> None:
+    write(tmp_path / "a.txt", "fine")
+    write(tmp_path / os.fsdecode(b"caf\xe9.txt"), "fine too")
+    with pytest.raises(InputError, match=r"caf\\udce9.txt: the file's name is not UTF-8"):
+        list(read_corpus(tmp_path))
+    report = SkipReport()
+    assert ids(read_corpus(tmp_path, skipped=report)) == ["a.txt"]
+    assert report.count == 1
+
+
 def test_a_beir_folder_is_its_corpus_file(tmp_path: Path) -> None:
     write(tmp_path / "corpus.jsonl", '{"_id": "1", "text": "a"}')
     write(tmp_path / "queries.jsonl", '{"_id": "q", "text": "b"}')
@@ -306,8 +323,17 @@ def test_paths_and_formats_are_checked_before_reading(tmp_path: Path) -> None:
         read_corpus(good, format="xml")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["c.jsonl.gz", "c.jsonl.zst", "C.JSONL"])
-def test_compressed_and_upper_case_names(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "compress"),
+    [
+        ("c.jsonl.gz", gzip.compress),
+        ("c.jsonl.zst", zstandard.ZstdCompressor().compress),
+        ("C.JSONL", bytes),
+    ],
+)
+def test_compressed_and_upper_case_names(
+    tmp_path: Path, name: str, compress: Callable[[bytes], bytes]
+) -> None:
     content = json.dumps({"_id": "1", "text": "a"}).encode()
     compress = {"gz": gzip.compress, "zst": zstandard.ZstdCompressor().compress}.get(
         name[-3:].strip("."), bytes

@@ -1,1 +1,92 @@
-def main() -> None: ...
+"""The command line: one file a verb, of which only the one asked for is imported."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from tamis import __version__
+from tamis.cli.arguments import ArgumentParser
+from tamis.cli.console import note
+from tamis.errors import InputError, TamisError
+
+#: Each is a module of this package: `add_arguments(parser)` names the parameters of its `main`.
+VERBS = {
+    "index": "index documents",
+    "search": "search an index for one query",
+    "run": "rank documents for many queries: a TREC run",
+    "eval": "evaluate runs against judgments",
+    "show": "print a document",
+    "delete": "delete documents",
+    "merge": "merge an index into one segment",
+    "demo": "index, search and evaluate the bundled collection",
+    "doctor": "check the installation, and an index",
+}
+_HELP = f"""usage: tamis VERB ...
+
+Multi-stage text ranking: index documents, search them, evaluate the result.
+
+verbs:
+{"".join(f"  {verb:<8}{purpose}{chr(10)}" for verb, purpose in VERBS.items())}
+`tamis VERB --help` says what a verb takes; `tamis demo` shows what it is all about.
+`tamis --version` prints the version.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit status: 0, 2 for an error, 130 when interrupted."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(
+                errors="backslashreplace"
+            )  # a console that cannot show a letter is no reason to fail
+    try:
+        _run(list(sys.argv[1:] if arguments is None else arguments))
+        sys.stdout.flush()
+    except TamisError as error:
+        return _fail(str(error))
+    except KeyboardInterrupt:
+        note("interrupted")
+        return 130
+    except BrokenPipeError:
+        # `| head` has seen enough; nor may the interpreter complain when it flushes what is left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _fail(
+            f"{where}{error.strerror or error}: check the path, its permissions and the space on the disk"
+        )
+    except MemoryError:
+        return _fail("there is not enough memory: close other programs, or take a larger machine")
+    return 0
+
+
+def _run(arguments: list[str]) -> None:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        sys.stdout.write(_HELP)
+        return
+    if arguments[0] == "--version":
+        sys.stdout.write(f"tamis {__version__}\n")
+        return
+    name, *rest = arguments
+    if name not in VERBS:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, VERBS, 1)
+        raise InputError(f"there is no verb {name!r}", remedy=f"use {near[0] if near else ', '.join(VERBS)}")
+    verb = import_module(f"tamis.cli.{name}")
+    parser = ArgumentParser(prog=f"tamis {name}", description=verb.main.__doc__, allow_abbrev=False)
+    verb.add_arguments(parser)
+    try:
+        options = parser.parse_intermixed_args(rest)
+    except SystemExit:  # --help
+        return
+    verb.main(**vars(options))
+
+
+def _fail(message: str) -> int:
+    note(f"error: {message}")
+    return 2

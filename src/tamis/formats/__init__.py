@@ -7,7 +7,7 @@ file in one line that names the line, and writes all or nothing.
 from tamis.formats.corpora import CorpusFormat, read_corpus
 from tamis.formats.lines import SkipReport
 from tamis.formats.qrels import Qrels, QrelsFormat, read_qrels, write_qrels
-from tamis.formats.runs import RunLine, RunRow, read_run, read_run_lines, write_run_lines
+from tamis.formats.runs import RunLine, RunRow, read_run, read_run_lines, write_run
 from tamis.formats.ties import strictly_decreasing
 from tamis.formats.topics import QueryFormat, TopicField, read_queries
 
@@ -27,5 +27,5 @@ __all__ = [
     "read_run_lines",
     "strictly_decreasing",
     "write_qrels",
-    "write_run_lines",
+    "write_run",
 ]

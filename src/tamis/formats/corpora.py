@@ -187,11 +187,20 @@ def _read_trec(source: _Source, skipped: SkipReport | None) -> Iterator[Document
 
 def _read_text(source: _Source, skipped: SkipReport | None) -> Iterator[Document]:
     try:
-        document = Document(source.name, read_text(source.path))
+        document = Document(_file_id(source), read_text(source.path))
     except InputError as error:
         skip_or_raise(error, skipped)
     else:
         yield document
+
+
+def _file_id(source: _Source) -> str:
+    try:
+        source.name.encode()
+    except UnicodeEncodeError:  # Linux allows any bytes in a name
+        name = source.name.encode(errors="backslashreplace").decode()
+        raise InputError("the file's name is not UTF-8", remedy="rename it", path=name) from None
+    return source.name
 
 
 _READERS: dict[CorpusFormat, Callable[[_Source, SkipReport | None], Iterator[Document]]] = {

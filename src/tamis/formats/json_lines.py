@@ -25,8 +25,8 @@ def parse_object(line: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         problem = f"not JSON ({error.msg} at column {error.colno})"
         raise InputError(problem, remedy="write one {...} a line") from None
-    except ValueError as error:  # a number of thousands of digits
-        raise InputError(str(error)) from None
+    except ValueError:
+        raise InputError("a number of thousands of digits", remedy="write it as a string") from None
     if not isinstance(value, dict):
         raise InputError("not a JSON object", remedy="write one {...} a line")
     # Half of a surrogate pair is legal in a JSON escape but in no UTF-8 file: found here, not when stored.

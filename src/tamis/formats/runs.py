@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import math
+import operator
 import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
+from itertools import compress, pairwise
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tamis.errors import InputError
-from tamis.files import BOM, STDIN, PathLike, atomic_write, not_utf8, open_bytes
+from tamis.files import STDIN, PathLike, atomic_write, open_bytes
 from tamis.formats.lines import SkipReport, check_column, skip_or_raise
+from tamis.formats.run_lines import Block, numbered_lines, parse_blocks, parse_rows
 from tamis.formats.ties import strictly_decreasing
 
 RunRow = tuple[str, Sequence[str], Sequence[float] | npt.NDArray[np.floating]]
 """A query's id, and its documents' ids and scores in rank order."""
-
-_LARGEST_RANK = 2**63 - 1  # what an array holds
-_Numbered = Iterator[tuple[int, bytes]]
 
 
 class RunLine(NamedTuple):
@@ -48,7 +46,7 @@ def read_run_lines(path: PathLike, *, skipped: SkipReport | None = None) -> Iter
     [RunLine(qid='q1', docid='d7', rank=1, score=12.5, tag='bm25')]
     """
     # What RunLine(*row) does, without a Python call for each of what may be ten million lines.
-    return map(partial(tuple.__new__, RunLine), _rows(path, skipped))
+    return map(partial(tuple.__new__, RunLine), parse_rows(path, skipped))
 
 
 def read_run(
@@ -64,19 +62,17 @@ def read_run(
     >>> read_run(file)
     {'q1': (['d3', 'd7'], array([12.5, 10.5]))}
     """
-    results: dict[str, _Results] = {}
-    current = None
-    for qid, docid, rank, score, _ in _rows(path, skipped):
-        if qid != current:
-            current, found = qid, results.setdefault(qid, _Results())
-            add_docid, add_rank, add_score = found.docids.append, found.ranks.append, found.scores.append
-        add_docid(docid)
-        add_rank(rank)
-        add_score(score)
-    return {qid: found.in_order(qid, path, skipped) for qid, found in results.items()}
+    results: dict[bytes, _Results] = {}
+    for block in parse_blocks(path, skipped):
+        qids = block.qids
+        changes = [0, *compress(range(1, len(qids)), map(operator.ne, qids[1:], qids)), len(qids)]
+        for start, end in pairwise(changes):
+            if start < end:
+                results.setdefault(qids[start], _Results()).extend(block, slice(start, end))
+    return {qid.decode(): found.in_order(qid.decode(), path, skipped) for qid, found in results.items()}
 
 
-def write_run_lines(path: PathLike, rows: Iterable[RunRow], tag: str) -> None:
+def write_run(path: PathLike, rows: Iterable[RunRow], tag: str) -> None:
     """Write a TREC run, all or nothing; ranks count from 1 and scores are made strictly decreasing.
 
     Scores are written as the shortest decimal that reads back as the same float64 (or float32, where they
@@ -84,7 +80,7 @@ def write_run_lines(path: PathLike, rows: Iterable[RunRow], tag: str) -> None:
     line.
 
     >>> file = getfixture("tmp_path") / "bm25.run"
-    >>> write_run_lines(file, [("q1", ["d3", "d7"], [12.5, 12.5])], tag="bm25")
+    >>> write_run(file, [("q1", ["d3", "d7"], [12.5, 12.5])], tag="bm25")
     >>> print(file.read_text(), end="")
     q1 Q0 d3 1 12.5 bm25
     q1 Q0 d7 2 12.499999 bm25
@@ -100,7 +96,7 @@ def write_run_lines(path: PathLike, rows: Iterable[RunRow], tag: str) -> None:
             _check_docids(qid, docids, len(scores))
             lines = [
                 f"{qid} Q0 {docid} {rank} {score} {tag}\n"
-                for rank, (docid, score) in enumerate(zip(docids, _decimals(scores), strict=True), 1)
+                for rank, (docid, score) in enumerate(zip(docids, _decimals(qid, scores), strict=True), 1)
             ]
             stream.write("".join(lines))
 
@@ -116,10 +112,14 @@ def _check_docids(qid: str, docids: Sequence[str], scores: int) -> None:
         raise InputError(f"the document {twice!r} comes twice for {qid!r}", remedy="keep one of them")
 
 
-def _decimals(scores: Sequence[float] | npt.NDArray[np.floating]) -> list[str]:
-    distinct = strictly_decreasing(scores)
+def _decimals(qid: str, scores: Sequence[float] | npt.NDArray[np.floating]) -> list[str]:
+    try:
+        distinct = strictly_decreasing(scores)
+    except InputError as error:
+        raise InputError(f"query {qid!r}: {error.problem}", remedy=error.remedy) from None
     if isinstance(scores, np.ndarray) and scores.dtype == np.float32:
-        return list(map(str, distinct.astype(np.float32)))
+        # 12.3456 rather than 12.345600128173828; through float, so that 1e6 has one spelling.
+        return [repr(float(str(score))) for score in distinct.astype(np.float32)]
     return list(map(repr, distinct.tolist()))
 
 
@@ -130,6 +130,11 @@ class _Results:
     docids: list[str] = field(default_factory=list)
     ranks: array[int] = field(default_factory=lambda: array("q"))
     scores: array[float] = field(default_factory=lambda: array("d"))
+
+    def extend(self, block: Block, rows: slice) -> None:
+        self.docids += block.docids[rows]
+        self.ranks += block.ranks[rows]
+        self.scores += block.scores[rows]
 
     def in_order(
         self, qid: str, path: PathLike, skipped: SkipReport | None
@@ -160,91 +165,10 @@ def _second_line(path: PathLike, qid: str, docid: str) -> int | None:
         return None
     seen = 0
     with open_bytes(path) as stream:
-        for number, raw in _numbered_lines(stream):
+        for number, raw in numbered_lines(stream):
             fields = raw.split()
             if fields[:1] == [qid.encode()] and docid.encode() == fields[2 if len(fields) == 6 else 1]:
                 seen += 1
                 if seen == 2:
                     return number
     return None
-
-
-def _rows(path: PathLike, skipped: SkipReport | None) -> Iterator[tuple[str, str, int, float, str]]:
-    with open_bytes(path) as stream:
-        lines = _numbered_lines(stream)
-        for number, raw in lines:
-            if fields := raw.split():
-                rows = _msmarco_rows if len(fields) == 3 else _trec_rows
-                yield from rows(chain([(number, raw)], lines), path, skipped)
-
-
-def _numbered_lines(stream: Iterable[bytes]) -> _Numbered:
-    lines = iter(stream)
-    return enumerate(chain([next(lines, b"").removeprefix(BOM)], lines), 1)
-
-
-def _trec_rows(
-    lines: Iterable[tuple[int, bytes]], path: PathLike, skipped: SkipReport | None
-) -> Iterator[tuple[str, str, int, float, str]]:
-    # bytes.split() cuts at ASCII white space only, as trec_eval does; str.split() also at no-break spaces.
-    # Query and tag are mostly those of the line above: they are decoded once and share their strings.
-    qid = tag = ""
-    raw_qid = raw_tag = b""
-    for number, raw in lines:
-        try:
-            new_qid, _, docid, rank, score, new_tag = raw.split()
-            if new_qid != raw_qid:
-                raw_qid, qid = new_qid, new_qid.decode()
-            if new_tag != raw_tag:
-                raw_tag, tag = new_tag, new_tag.decode()
-            row = qid, docid.decode(), int(rank), float(score), tag
-            if not math.isfinite(row[3]) or abs(row[2]) > _LARGEST_RANK:
-                raise ValueError
-        except ValueError:
-            if raw.strip():
-                skip_or_raise(_complaint(raw, 6, path, number), skipped)
-        else:
-            yield row
-
-
-def _msmarco_rows(
-    lines: Iterable[tuple[int, bytes]], path: PathLike, skipped: SkipReport | None
-) -> Iterator[tuple[str, str, int, float, str]]:
-    for number, raw in lines:
-        try:
-            qid, docid, raw_rank = raw.split()
-            rank = int(raw_rank)
-            if not 1 <= rank <= _LARGEST_RANK:
-                raise ValueError
-            row = qid.decode(), docid.decode(), rank, 1 / rank, "msmarco"
-        except ValueError:
-            if raw.strip():
-                skip_or_raise(_complaint(raw, 3, path, number), skipped)
-        else:
-            yield row
-
-
-def _complaint(raw: bytes, width: int, path: PathLike, number: int) -> InputError:
-    """What is wrong with a line that did not parse."""
-    try:
-        raw.decode()
-    except UnicodeDecodeError as error:
-        return not_utf8(error, path=path, line=number)
-    fields = [value.decode() for value in raw.split()]
-    if len(fields) != width:
-        problem = f"{len(fields)} columns where a run has {width}"
-    elif width == 3:
-        problem = f"the rank {fields[2]!r} is not a whole number from 1"
-    elif _is_number(fields[4]):
-        problem = f"the rank {fields[3]!r} is not a whole number"
-    else:
-        problem = f"the score {fields[4]!r} is not a finite number"
-    remedy = "write qid docid rank" if width == 3 else "write qid Q0 docid rank score tag"
-    return InputError(problem, remedy=remedy, path=os.fspath(path), line=number)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False

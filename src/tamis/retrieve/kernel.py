@@ -1,8 +1,8 @@
 """Exact top-k by dynamic pruning, compiled with numba: block-max MaxScore over windows of documents.
 
 The collection is cut into windows of consecutive documents. From the blocks' competitive pairs follows, for each term and window, a bound
-on what the term can add there. Windows are visited best bound first, so that the k-th best score rises early, and the search ends at
-the first window that cannot reach it. Inside a window MaxScore applies (Turtle & Flood 1995): the terms with the smallest
+on what the term can add there. The most promising windows are visited first, so that the k-th best score rises early; a
+window that cannot reach it is skipped. Inside a window MaxScore applies (Turtle & Flood 1995): the terms with the smallest
 bounds, whose sum cannot reach the k-th score, only complete documents that the other terms bring close enough.
 
 Ties are broken by id, whatever the order of visit, because a hit is one integer (see `tamis.retrieve.hits`). Contributions are single
@@ -22,7 +22,8 @@ from tamis.retrieve.postings import BLOCK, TF_CAP
 
 WINDOW = 1 << 14
 _SPARSE = 4 * WINDOW  # a block that spans more is bounded posting by posting
-_LOOK_UP = 8  # candidates per block up to which they are looked up one by one
+_BEST_FIRST = 8  # windows visited best bound first; the others follow in order, which memory likes
+_LOOK_UP = 16  # postings a candidate from which it is looked up rather than met in passing
 
 # columns of the term entries
 FIRST_BLOCK, LAST_BLOCK, FIRST_POSTING, POSTINGS, FIRST_OVERFLOW, LAST_OVERFLOW = range(6)
@@ -41,30 +42,19 @@ def _distance(documents, place, wide, i):
 
 @njit(cache=True, nogil=True)
 def _first_at_least(documents, place, wide, count, distance):
-    """The first posting of a block at or beyond a distance."""
-    low, high = 0, count
-    while low < high:
-        middle = (low + high) >> 1
-        if _distance(documents, place, wide, middle) < distance:
-            low = middle + 1
-        else:
-            high = middle
+    """The first posting of a block at or beyond a distance; a search without unpredictable branches."""
+    low = 0
+    while count > 0:
+        half = (count + 1) >> 1
+        low = low + half if _distance(documents, place, wide, low + half - 1) < distance else low
+        count -= half
     return low
 
 
 @njit(cache=True, nogil=True)
-def _within(entry, b, start, stop, block_first, block_place, documents):
-    """Where a block's postings lie, and which of them fall between two documents: place, wide, first posting, begin, end."""
-    place, wide = np.int64(block_place[b] >> u64(1)), block_place[b] & u64(1)
-    before = (b - entry[FIRST_BLOCK]) * BLOCK
-    length = min(BLOCK, entry[POSTINGS] - before)
-    low = np.int64(block_first[b])
-    begin, end = 0, length
-    if low < start:
-        begin = _first_at_least(documents, place, wide, length, start - low)
-    if b + 1 == entry[LAST_BLOCK] or np.int64(block_first[b + 1]) > stop:
-        end = _first_at_least(documents, place, wide, length, stop - low)
-    return place, wide, entry[FIRST_POSTING] + before, begin, end
+def _length(entry, b):
+    """How many postings a block has: all but a list's last are full."""
+    return min(BLOCK, entry[POSTINGS] - (b - entry[FIRST_BLOCK]) * BLOCK)
 
 
 @njit(cache=True, nogil=True)
@@ -125,19 +115,22 @@ def _select(keys, size, k):
 def _bound(
     terms, table, bounds, norm_low, codes, block_first, block_place, block_pairs, pairs, documents, tfs
 ):
-    """What each term can add in each window, the block in which its postings there begin, and what each block can add."""
+    """What each term can add in each window, which of its postings is the first at or beyond each window's start, and what each
+    block can add."""
     count, n_terms = len(codes), len(terms)
     n_windows = (count + WINDOW - 1) // WINDOW
     window_bound = np.zeros((n_terms, n_windows), np.float32)
-    window_block = np.empty((n_terms, n_windows + 1), np.int64)
+    window_begin = np.empty((n_terms, n_windows + 1), np.int64)
     n_blocks = 0
     for t in range(n_terms):
         n_blocks += terms[t, LAST_BLOCK] - terms[t, FIRST_BLOCK]
     block_bound = np.empty(n_blocks, np.float32)
     filled = 0
     for t in range(n_terms):
-        first, last = terms[t, FIRST_BLOCK], terms[t, LAST_BLOCK]
+        entry = terms[t]
+        first, last = entry[FIRST_BLOCK], entry[LAST_BLOCK]
         limit, row, in_window = bounds[t], table[t], window_bound[t]
+        window = 0  # the next window whose first posting is wanted
         for b in range(first, last):
             bound = np.float32(0)
             for p in range(block_pairs[b], block_pairs[b + 1]):
@@ -147,24 +140,28 @@ def _bound(
             filled += 1
             low = np.int64(block_first[b])
             high = np.int64(block_first[b + 1]) if b + 1 < last else np.int64(count)
+            place, wide = np.int64(block_place[b] >> u64(1)), block_place[b] & u64(1)
+            length = _length(entry, b)
+            before = (b - first) * BLOCK
+            while window * WINDOW < high:
+                start = window * WINDOW - low
+                window_begin[t, window] = before + (
+                    _first_at_least(documents, place, wide, length, start) if start > 0 else 0
+                )
+                window += 1
             if high - low <= _SPARSE:
                 for w in range(low // WINDOW, (high - 1) // WINDOW + 1):
                     in_window[w] = max(in_window[w], bound)
             else:
-                place, wide, at, begin, end = _within(
-                    terms[t], b, 0, count, block_first, block_place, documents
-                )
-                for i in range(begin, end):
+                at = entry[FIRST_POSTING] + before
+                for i in range(length):
                     d = low + _distance(documents, place, wide, i)
                     tf = tfs[at + i]
                     value = bound if tf == TF_CAP else row[tf, codes[d]]
                     in_window[d // WINDOW] = max(in_window[d // WINDOW], value)
-        b = first
-        for w in range(n_windows + 1):
-            while b + 1 < last and np.int64(block_first[b + 1]) <= w * WINDOW:
-                b += 1
-            window_block[t, w] = b
-    return window_bound, window_block, block_bound
+        for w in range(window, n_windows + 1):
+            window_begin[t, w] = entry[POSTINGS]
+    return window_bound, window_begin, block_bound
 
 
 @njit(cache=True, nogil=True)
@@ -189,7 +186,7 @@ def top_k(
 ):
     """The keys of the k best hits, best first."""
     count, n_terms = len(codes), len(terms)
-    window_bound, window_block, block_bound = _bound(
+    window_bound, window_begin, block_bound = _bound(
         terms, table, bounds, norm_low, codes, block_first, block_place, block_pairs, pairs, documents, tfs
     )
     n_windows = window_bound.shape[1]
@@ -198,7 +195,7 @@ def top_k(
     block_offset = np.empty(n_terms, np.int64)  # of a term's first block in block_bound
     offset = 0
     for t in range(n_terms):
-        block_offset[t] = offset - terms[t, FIRST_BLOCK]
+        block_offset[t] = offset
         offset += terms[t, LAST_BLOCK] - terms[t, FIRST_BLOCK]
         for w in range(n_windows):
             total[w] += window_bound[t, w]
@@ -215,9 +212,11 @@ def top_k(
     candidates = np.empty(WINDOW + 1, np.uint16)
     order = np.empty(n_terms, np.int64)  # the window's terms, least bound first
     reach = np.empty(n_terms + 1, np.float64)  # reach[i]: what the i least can add together
-    for w in np.argsort(-total):
+    visit = np.argsort(-total)
+    visit[_BEST_FIRST:] = np.sort(visit[_BEST_FIRST:])
+    for w in visit:
         if total[w] == 0 or np.float32(total[w] + prior_bound) < threshold:
-            break
+            continue
         start = w * WINDOW
         stop = min(start + WINDOW, count)
         window_codes = codes[start:stop]
@@ -245,14 +244,18 @@ def top_k(
             t = order[i]
             entry, row = terms[t], table[t]
             plain = entry[FIRST_OVERFLOW] == entry[LAST_OVERFLOW]
-            b = window_block[t, w]
-            while b < entry[LAST_BLOCK] and np.int64(block_first[b]) < stop:
-                if alone and block_bound[b + block_offset[t]] < need:
-                    b += 1
+            # a block that falls short even with all that the others can add holds no hit
+            least = below - (total[w] - window_bound[t, w]) - prior_bound
+            posting, last_posting = window_begin[t, w], window_begin[t, w + 1]
+            while posting < last_posting:
+                within = posting // BLOCK
+                b = entry[FIRST_BLOCK] + within
+                begin, end = posting - within * BLOCK, min(BLOCK, last_posting - within * BLOCK)
+                posting = (within + 1) * BLOCK
+                if block_bound[block_offset[t] + within] < least:
                     continue
-                place, wide, at, begin, end = _within(
-                    entry, b, start, stop, block_first, block_place, documents
-                )
+                place, wide = np.int64(block_place[b] >> u64(1)), block_place[b] & u64(1)
+                at = entry[FIRST_POSTING] + within * BLOCK
                 shift = np.int64(block_first[b]) - start
                 if plain and not wide and not alone:
                     for j in range(begin, end):
@@ -274,7 +277,6 @@ def top_k(
                         candidates[n_candidates] = d
                         n_candidates += u64(sum_so_far == 0)
                         accumulator[d] = sum_so_far + value
-                b += 1
 
         # b. complete them with the other terms, the weightiest first, dropping those that fall short
         for i in range(essential - 1, -1, -1):
@@ -291,27 +293,38 @@ def top_k(
                 break
             t = order[i]
             entry, row = terms[t], table[t]
-            b = window_block[t, w]
-            if n_candidates < _LOOK_UP * (window_block[t, w + 1] - b + 1):
+            posting, last_posting = window_begin[t, w], window_begin[t, w + 1]
+            if n_candidates * _LOOK_UP < last_posting - posting:
+                first_here = entry[FIRST_BLOCK] + posting // BLOCK
+                last_here = entry[FIRST_BLOCK] + (last_posting - 1) // BLOCK
+                b = first_here
                 for c in range(n_candidates):
-                    document = start + np.int64(candidates[c])
+                    d = candidates[c]
+                    document = start + np.int64(d)
                     if np.int64(block_first[b]) > document:
-                        b = window_block[t, w]
-                    while b + 1 < entry[LAST_BLOCK] and np.int64(block_first[b + 1]) <= document:
+                        b = first_here
+                    while b < last_here and np.int64(block_first[b + 1]) <= document:
                         b += 1
-                    place, wide, at, j, end = _within(
-                        entry, b, document, document + 1, block_first, block_place, documents
-                    )
-                    if j < end:
-                        d = candidates[c]
+                    distance = document - np.int64(block_first[b])
+                    place, wide = np.int64(block_place[b] >> u64(1)), block_place[b] & u64(1)
+                    length = _length(entry, b)
+                    j = _first_at_least(documents, place, wide, length, distance)
+                    if j < length and _distance(documents, place, wide, j) == distance:
+                        at = entry[FIRST_POSTING] + (b - entry[FIRST_BLOCK]) * BLOCK + j
                         accumulator[d] += _value(
-                            entry, row, tfs[at + j], codes[document], at + j, overflow_place, overflow_score
+                            entry, row, tfs[at], window_codes[d], at, overflow_place, overflow_score
                         )
             else:
-                while b < entry[LAST_BLOCK] and np.int64(block_first[b]) < stop:
-                    place, wide, at, begin, end = _within(
-                        entry, b, start, stop, block_first, block_place, documents
-                    )
+                least = below - (total[w] - window_bound[t, w]) - prior_bound
+                while posting < last_posting:
+                    within = posting // BLOCK
+                    b = entry[FIRST_BLOCK] + within
+                    begin, end = posting - within * BLOCK, min(BLOCK, last_posting - within * BLOCK)
+                    posting = (within + 1) * BLOCK
+                    if block_bound[block_offset[t] + within] < least:
+                        continue
+                    place, wide = np.int64(block_place[b] >> u64(1)), block_place[b] & u64(1)
+                    at = entry[FIRST_POSTING] + within * BLOCK
                     shift = np.int64(block_first[b]) - start
                     for j in range(begin, end):
                         d = u64(shift + _distance(documents, place, wide, j))
@@ -319,7 +332,6 @@ def top_k(
                             accumulator[d] += _value(
                                 entry, row, tfs[u64(at + j)], window_codes[d], at + j, overflow_place, overflow_score
                             )
-                    b += 1
 
         # c. what is complete competes
         need = below - prior_bound

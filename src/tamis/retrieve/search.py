@@ -158,12 +158,12 @@ def search(
     model: Model,
     weights: Mapping[str, float],
     k: int,
+    collection: Collection,
     *,
     allowed: Sequence[Array | None] | None = None,
     backend: Backend = "auto",
 ) -> Found:
     """The k best documents, best first; `allowed` masks each segment's documents."""
-    collection = collection_of(segments)
     terms = statistics(segments, weights)
     known = {t: w for (t, w), df in zip(weights.items(), terms.df.tolist(), strict=True) if df and w}
     if len(known) < len(weights):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tamis.columns import Array, Column, ColumnInfo, smallest_unsigned, write_column
-from tamis.corpus import Store, StoreWriter
+from tamis.corpus import Keep, Store, StoreWriter
 from tamis.documents import Document
 from tamis.retrieve.invert import Inverter
 from tamis.retrieve.lengths import norms
@@ -69,8 +69,9 @@ class Term:
 class SegmentWriter:
     """Takes documents one by one; `close` writes the segment."""
 
-    def __init__(self, folder: Path, analyzer: Analyzer, *, positions: bool) -> None:
+    def __init__(self, folder: Path, analyzer: Analyzer, *, positions: bool, keep: Keep | None = None) -> None:
         self._folder = folder
+        self._keep = keep
         self._positions = positions
         folder.mkdir(parents=True)
         self._store = StoreWriter(folder)
@@ -85,12 +86,24 @@ class SegmentWriter:
         self._inverter.add(document.contents)
 
     def close(self) -> SegmentInfo:
-        columns = self._store.close()
+        columns, dropped = self._store.close(self._keep)
         terms, lengths, runs = self._inverter.finish()
         columns |= _write_inverted(self._folder, terms, lengths, runs, positions=self._positions)
         for path in self._folder.glob("run-*"):
             path.unlink()
-        return SegmentInfo(self._folder.name, self._store.count, columns)
+        info = SegmentInfo(self._folder.name, self._store.count, columns)
+        if not len(dropped):
+            return info
+        bits = np.zeros(self.count, dtype=bool)
+        bits[dropped] = True
+        return with_deleted(self._folder, info, bits, "deleted-at-first")
+
+
+def with_deleted(folder: Path, info: SegmentInfo, bits: Array, name: str) -> SegmentInfo:
+    """Write which documents are deleted, and return the segment's new description."""
+    path = folder / name
+    path.unlink(missing_ok=True)  # left by a killed writer
+    return replace(info, deleted=name, deleted_info=write_column(path, np.packbits(bits), "u1"))
 
 
 def _write_inverted(
@@ -314,7 +327,6 @@ class SegmentSource:
         for name in segment.info.columns:  # a merge reads everything: check everything
             if name.startswith("postings."):
                 segment.column(name)
-        self._cache: dict[tuple[int, int], Postings] = {}
 
     def counts(self) -> Array:
         here = self._old >= 0
@@ -365,17 +377,10 @@ def merge_segments(folder: Path, segments: Sequence[Segment]) -> SegmentInfo:
     store = StoreWriter(folder)
     for segment, source in zip(segments, sources, strict=True):
         store.copy(segment.store, source.kept)
-    columns = store.close()
+    columns, _ = store.close()
     lengths = [segment.lengths[source.kept] for segment, source in zip(segments, sources, strict=True)]
     positions = all(segment.has_positions for segment in segments)
     columns |= _write_inverted(
         folder, list(vocabulary), np.concatenate(lengths), sources, positions=positions
     )
     return SegmentInfo(folder.name, count, columns)
-
-
-def write_segment(folder: Path, documents: Iterable[Document], analyzer: Analyzer, *, positions: bool) -> SegmentInfo:
-    writer = SegmentWriter(folder, analyzer, positions=positions)
-    for document in documents:
-        writer.add(document)
-    return writer.close()

@@ -1,7 +1,8 @@
-"""Kinds of characters in Unicode 12.1 that decide where a word ends; from bench/lucene_oracle/make_tables.py.
+"""Kinds of characters in Unicode 12.1 that decide where a word ends.
 
-The property values are those of Unicode (Word_Break, Line_Break, Script and the emoji properties),
-Copyright 1991-2019 Unicode, Inc., https://www.unicode.org/license.txt. Ranges of code points, hexadecimal.
+Made by bench/lucene_oracle/make_tables.py. The property values are those of Unicode (Word_Break, Line_Break,
+Script and the emoji properties): Copyright 1991-2019 Unicode, Inc., https://www.unicode.org/license.txt.
+Ranges of code points, in hexadecimal.
 """
 
 RANGES = {

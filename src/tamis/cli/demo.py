@@ -1,0 +1,125 @@
+"""tamis demo: the whole first stage on the bundled collection, in a few seconds."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tamis.cli.arguments import ArgumentParser
+from tamis.cli.console import counted, doing, duration, printable, size, size_on_disk, stdout
+from tamis.cli.eval import table
+from tamis.cli.search import print_ranking, timed
+from tamis.documents import Query
+from tamis.errors import InputError
+from tamis.formats import Qrels, read_corpus, read_qrels, read_queries
+from tamis.ranking import Run
+from tamis.retrieve.index import Index
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+ASKED = ("q009", "q032", "q088")
+PIPELINES = ("bm25", "bm25 >> rm3", "ql")
+MEASURES = ("nDCG@10", "AP", "RR@10", "R@100")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--keep", metavar="DIR", type=Path, help="keep the collection, the index and the runs there"
+    )
+
+
+def main(keep: Path | None) -> None:
+    """Index the bundled collection, search it, evaluate it."""
+    if keep is not None and keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
+        raise InputError(f"{keep} is not an empty folder", remedy="choose another")
+    console = stdout()
+    with _folder(keep) as folder:
+        queries, qrels = _unpack(folder)
+        index = _build(console, folder)
+        _ask(console, index, queries, qrels)
+        _evaluate(console, index, queries, qrels, folder)
+    _what_next(console, keep)
+
+
+@contextmanager
+def _folder(keep: Path | None) -> Iterator[Path]:
+    if keep is None:
+        with tempfile.TemporaryDirectory(prefix="tamis-demo-", ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
+    else:
+        keep.mkdir(parents=True, exist_ok=True)
+        yield keep
+
+
+def _unpack(folder: Path) -> tuple[list[Query], Qrels]:
+    with as_file(files("tamis") / "demo_data") as data:
+        for name in ("corpus.jsonl.gz", "queries.jsonl", "qrels.txt", "README.md"):
+            shutil.copyfile(data / name, folder / name)
+    return read_queries(folder / "queries.jsonl"), read_qrels(folder / "qrels.txt")
+
+
+def _build(console: Console, folder: Path) -> Index:
+    started = time.perf_counter()
+    with doing("Indexing"):
+        index = Index.build(read_corpus(folder / "corpus.jsonl.gz"), folder / "index")
+    seconds = time.perf_counter() - started
+    on_disk = size(size_on_disk(folder / "index"))
+    _heading(console, "Index")
+    console.print(f"{counted(len(index), 'passage')} of Wikipedia in {duration(seconds)}, {on_disk} on disk.")
+    return index
+
+
+def _ask(console: Console, index: Index, queries: list[Query], qrels: Qrels) -> None:
+    _heading(console, "Search")
+    for query in queries:
+        if query.id in ASKED:
+            ranking, seconds = timed(index.bm25() % 3, query.text)
+            relevant = sum(identity in qrels[query.id] for identity in ranking.ids)
+            console.print(printable(query.text), style="bold")
+            share = f"{relevant} of the {len(qrels[query.id])} passages that answer it"
+            console.print(f"bm25 found {share} in {duration(seconds)}\n", style="dim")
+            print_ranking(console, ranking, index, {})
+
+
+def _evaluate(console: Console, index: Index, queries: list[Query], qrels: Qrels, folder: Path) -> None:
+    from tamis.evaluate.measures import evaluate
+
+    _heading(console, "Evaluate")
+    evaluations = {}
+    started = time.perf_counter()
+    for pipeline in PIPELINES:
+        with doing(f"Running {pipeline}"):
+            # not Stage.run, which compiles the kernel first: that takes longer than searching so few passages
+            run = Run((index.pipeline(pipeline) % 1000)(queries))
+            run.write(folder / f"{pipeline.replace(' >> ', '-')}.run")
+            evaluations[pipeline] = evaluate(qrels, run, MEASURES)
+    seconds = time.perf_counter() - started
+    console.print(f"{counted(len(queries), 'question')}, {len(PIPELINES)} pipelines, {duration(seconds)}.\n")
+    console.print(table("pipeline", evaluations, MEASURES))
+
+
+def _what_next(console: Console, keep: Path | None) -> None:
+    _heading(console, "What next")
+    if keep is None:
+        console.print("Nothing was kept. To try the commands on this collection:\n")
+        console.print("    tamis demo --keep demo", style="green", soft_wrap=True)
+    here = shlex.quote(str(keep or "demo"))
+    for command in (
+        f'tamis search {here}/index "who directed the film The Invisible Menace" --explain',
+        f'tamis run {here}/index {here}/queries.jsonl -o {here}/mine.run -p "bm25(k1=1.2) >> rm3(docs=5)"',
+        f"tamis eval {here}/qrels.txt {here}/bm25.run {here}/mine.run",
+        "tamis index your-documents/ -o your-index",
+    ):
+        console.print(f"    {command}", style="green", soft_wrap=True)
+
+
+def _heading(console: Console, title: str) -> None:
+    console.rule(title, align="left", style="dim")

@@ -1,0 +1,190 @@
+"""tamis doctor: what is installed, what works, and whether an index is sound."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tamis import __version__
+from tamis.cli.arguments import ArgumentParser, json_argument
+from tamis.cli.console import counted, doing, duration, print_json, printable, size, size_on_disk, stdout
+from tamis.errors import TamisError
+from tamis.retrieve.index import Index
+from tamis.retrieve.verify import verify
+
+#: What tamis does without, what each adds, and how to get it.
+OPTIONAL = {
+    "cwl-eval": ("the measures RBP, BPM, INST and SDCG", "pip install cwl-eval"),
+    "pyndeval": ("the measures alpha_nDCG, ERR_IA and StRecall", "pip install pyndeval"),
+    "tantivy": ("`make bench` beside tantivy", "pip install 'tamis[bench]'"),
+    "bm25s": ("`make bench` beside bm25s", "pip install 'tamis[bench]'"),
+    "torch": ("nothing in this version: rerankers on a GPU will need it", "pip install torch"),
+    "onnxruntime": ("nothing in this version: rerankers on a CPU will need it", "pip install onnxruntime"),
+}
+_MANY_DELETED = 0.2
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "index", metavar="IDX", type=Path, nargs="?", help="an index to check, every byte of it"
+    )
+    json_argument(parser)
+
+
+def main(index: Path | None, json: bool) -> None:
+    """Check the installation, and an index."""
+    found: dict[str, Any] = {"machine": _machine(), "packages": _packages(), "kernel": _kernel()}
+    if index is not None:
+        found["index"] = _index(index)
+    problems = [
+        *(
+            f"{p['name']} is not installed: pip install {p['name']}"
+            for p in found["packages"]
+            if p["needed"] and not p["version"]
+        ),
+        *found["kernel"]["problems"],
+        *found.get("index", {}).get("problems", []),
+    ]
+    if json:
+        print_json({**found, "problems": problems})
+    else:
+        _print(found)
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise TamisError(problems[0] + more)
+
+
+def _machine() -> dict[str, Any]:
+    memory = None
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "tamis": __version__,
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "system": platform.platform(),
+        "cores": cores,
+        "memory": memory,
+    }
+
+
+def _packages() -> list[dict[str, Any]]:
+    """Those that tamis asks for without an extra, and the optional ones."""
+    asked = importlib.metadata.requires("tamis") or []
+    needed = [match[0] for line in asked if "extra ==" not in line and (match := re.match(r"[\w.-]+", line))]
+    return [
+        {"name": name, "version": _version(name), "needed": name in needed, "adds": adds, "remedy": remedy}
+        for name, (adds, remedy) in (dict.fromkeys(needed, ("", "")) | OPTIONAL).items()
+    ]
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _kernel() -> dict[str, Any]:
+    """Compile or load the search kernel, and see whether the next process will find it compiled."""
+    started = time.perf_counter()
+    try:
+        with doing("Preparing the search kernel (compiled once per machine)"):
+            from tamis.retrieve.warm import warm
+
+            warm()
+            from tamis.retrieve.kernel import top_k
+    except Exception as error:  # whatever is wrong with numba or llvmlite, this is where to hear of it
+        problem = f"numba does not work ({' '.join(str(error).split())}): pip install --force-reinstall numba"
+        return {"works": False, "seconds": None, "cache": None, "problems": [problem]}
+    cache = top_k.stats.cache_path
+    problems = []
+    if not (cache and os.access(cache, os.W_OK)):
+        problems.append(
+            f"numba cannot write to its cache {cache}: set NUMBA_CACHE_DIR to a folder where you may"
+        )
+    return {
+        "works": True,
+        "seconds": round(time.perf_counter() - started, 3),
+        "cache": cache,
+        "problems": problems,
+    }
+
+
+def _index(path: Path) -> dict[str, Any]:
+    with doing("Verifying checksums"):
+        problems = verify(path)
+    if problems:
+        remedy = "restore it from a copy, or build the index again"
+        return {"path": str(path), "problems": [f"{problem}: {remedy}" for problem in problems]}
+    opened = Index.open(path)
+    stored = sum(map(len, opened.segments))
+    deleted = stored - len(opened)
+    advice = None
+    if len(opened.segments) > 1 or (stored and deleted / stored >= _MANY_DELETED):
+        advice = f"tamis merge {path}"
+    return {
+        "path": str(path),
+        "documents": len(opened),
+        "deleted": deleted,
+        "segments": len(opened.segments),
+        "analyzer": opened.manifest.analyzer,
+        "positions": opened.manifest.positions,
+        "bytes": size_on_disk(path),
+        "advice": advice,
+        "problems": [],
+    }
+
+
+def _print(found: dict[str, Any]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    console = stdout()
+    table = Table.grid(padding=(0, 2))
+    for _ in range(3):
+        table.add_column(overflow="fold")
+    good, bad, absent = Text("ok", "green"), Text("no", "bold red"), Text("--", "dim")
+
+    def line(mark: Text, name: str, value: str) -> None:
+        table.add_row(mark, Text(name), Text(printable(value)))
+
+    machine, kernel = found["machine"], found["kernel"]
+    memory = size(machine["memory"]) if machine["memory"] else "unknown"
+    line(good, "tamis", f"{machine['tamis']}, Python {machine['python']} ({machine['executable']})")
+    line(good, "machine", f"{machine['system']}, {counted(machine['cores'], 'core')}, memory {memory}")
+    for package in found["packages"]:
+        if package["version"]:
+            line(good, package["name"], package["version"])
+        elif package["needed"]:
+            line(bad, package["name"], f"not installed: pip install {package['name']}")
+        else:
+            line(absent, package["name"], f"adds {package['adds']}: {package['remedy']}")
+    if kernel["problems"]:
+        line(bad, "search kernel", kernel["problems"][0])
+    else:
+        line(good, "search kernel", f"ready in {duration(kernel['seconds'])}, cached in {kernel['cache']}")
+    if "index" in found:
+        _index_lines(found["index"], line, good, bad)
+    console.print(table)
+
+
+def _index_lines(index: dict[str, Any], line: Any, good: Any, bad: Any) -> None:
+    if index["problems"]:
+        for problem in index["problems"]:
+            line(bad, index["path"], problem)
+        return
+    documents, segments = counted(index["documents"], "document"), counted(index["segments"], "segment")
+    details = f"{documents}, {index['deleted']:,} deleted, {segments}, {size(index['bytes'])}, "
+    details += f"analyzer {index['analyzer']}"
+    line(good, index["path"], details + (", positions" if index["positions"] else ""))
+    line(good, "", "every checksum is right")
+    if index["advice"]:
+        line(good, "", f"searches will be faster after `{index['advice']}`")

@@ -1,0 +1,163 @@
+"""tamis index: documents into an index."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import get_args
+
+from tamis.cli.arguments import ArgumentParser, at_least_one, json_argument
+from tamis.cli.console import (
+    counted,
+    doing,
+    duration,
+    prepare_kernel,
+    print_json,
+    progress,
+    size,
+    size_on_disk,
+    warn,
+)
+from tamis.documents import Document
+from tamis.errors import InputError
+from tamis.formats import CorpusFormat, SkipReport, read_corpus
+from tamis.retrieve.index import Index, IndexWriter, OnDuplicate, create
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "corpus",
+        metavar="CORPUS",
+        nargs="+",
+        help="files or folders: JSONL (BEIR), TSV, TREC, text; .gz and .zst too; - is the standard input",
+    )
+    parser.add_argument("-o", "--output", metavar="IDX", type=Path, required=True, help="the index, a folder")
+    parser.add_argument(
+        "--analyzer",
+        metavar="NAME",
+        help="how text becomes terms: english (the default), plain, whitespace, french, german, ...",
+    )
+    parser.add_argument("--positions", action="store_true", help="keep positions, which sdm needs")
+    parser.add_argument(
+        "--format", choices=get_args(CorpusFormat), help="of the corpus, where its suffix does not say"
+    )
+    there = parser.add_mutually_exclusive_group()
+    there.add_argument("--overwrite", action="store_true", help="replace the index that is there")
+    there.add_argument("--add", action="store_true", help="add to the index that is there")
+    there.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on after an interruption: documents already committed are skipped",
+    )
+    parser.add_argument(
+        "--on-duplicate",
+        choices=get_args(OnDuplicate),
+        default="error",
+        help="what to do with a document whose id is known (error)",
+    )
+    parser.add_argument(
+        "--skip-bad", action="store_true", help="leave out lines that cannot be read, and count them"
+    )
+    parser.add_argument(
+        "--commit-every",
+        type=at_least_one,
+        metavar="N",
+        help="make what is indexed durable every N documents, for --resume to go on from",
+    )
+    parser.add_argument(
+        "--no-merge", dest="merge", action="store_false", help="do not make one segment of all in the end"
+    )
+    json_argument(parser)
+
+
+def main(
+    corpus: list[str],
+    output: Path,
+    analyzer: str | None,
+    positions: bool,
+    format: CorpusFormat | None,
+    overwrite: bool,
+    add: bool,
+    resume: bool,
+    on_duplicate: OnDuplicate,
+    skip_bad: bool,
+    commit_every: int | None,
+    merge: bool,
+    json: bool,
+) -> None:
+    """Index documents: into a new folder, or with --add into an index that is there."""
+    started = time.perf_counter()
+    skipped = SkipReport() if skip_bad else None
+    # checks the paths, before anything is written
+    documents = read_corpus(*corpus, format=format, skipped=skipped)
+    rule: OnDuplicate = "skip" if resume else on_duplicate
+    if add or (resume and (output / "manifest.json").exists()):
+        target = _existing(output, analyzer, positions, rule)
+    else:
+        target = create(
+            output,
+            analyzer=analyzer or "english",
+            positions=positions,
+            overwrite=overwrite,
+            on_duplicate=rule,
+        )
+    with target as writer:
+        read = _add(documents, writer, commit_every)
+        if not read:
+            raise InputError(f"no document in {' '.join(corpus)}", remedy="check the path and the format")
+        with doing("Writing the index"):
+            if merge:
+                writer.merge()
+            else:
+                writer.commit()
+    made = Index.open(output)
+    seconds = time.perf_counter() - started
+    prepare_kernel()
+    if json:
+        print_json(
+            {
+                "index": str(output),
+                "documents": len(made),
+                "read": read,
+                "bad_lines": skipped.count if skipped else 0,
+                "seconds": round(seconds, 3),
+                "bytes": size_on_disk(output),
+                "segments": len(made.segments),
+                "analyzer": made.manifest.analyzer,
+                "positions": made.manifest.positions,
+            }
+        )
+    else:
+        read_too = "" if read == len(made) else f" ({read:,} read)"
+        on_disk = size(size_on_disk(output))
+        documents_now = counted(len(made), "document")
+        sys.stdout.write(f"{output}: {documents_now}{read_too}, {duration(seconds)}, {on_disk} on disk\n")
+    if skipped and skipped.count:
+        warn(f"{counted(skipped.count, 'bad line')} left out, such as {skipped.examples[0]}")
+
+
+def _add(documents: Iterable[Document], writer: IndexWriter, commit_every: int | None) -> int:
+    read = 0
+    with progress("Indexing", "documents") as advance:
+        for document in documents:
+            writer.add(document)
+            read += 1
+            advance(1)
+            if commit_every and writer.pending >= commit_every:
+                writer.commit()
+    return read
+
+
+def _existing(
+    path: Path, analyzer: str | None, positions: bool, rule: OnDuplicate
+) -> AbstractContextManager[IndexWriter]:
+    """The writer of an index that is there, if it was made with the same settings."""
+    index = Index.open(path)
+    manifest = index.manifest
+    if analyzer not in (None, manifest.analyzer) or (positions and not manifest.positions):
+        have = f"--analyzer {manifest.analyzer}{' --positions' if manifest.positions else ''}"
+        raise InputError(f"{path} was made with {have}", remedy="use the same, or --overwrite it")
+    return index.writer(on_duplicate=rule)

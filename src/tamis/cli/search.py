@@ -1,0 +1,157 @@
+"""tamis search: one query, read by a person."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tamis.cli.arguments import ArgumentParser, at_least_one, json_argument, pipeline_argument
+from tamis.cli.console import counted, duration, note, print_json, printable, stdout
+from tamis.cli.snippet import highlight, snippet
+from tamis.errors import InputError, TamisError
+from tamis.ranking import Ranking
+from tamis.retrieve.feedback import RM3
+from tamis.retrieve.index import Index, TermContribution
+from tamis.retrieve.retriever import Retriever
+from tamis.stage import Kept, Pipeline, Stage
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_INDENT = 4
+_LINES = 2  # of a snippet
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("index", metavar="IDX", type=Path, help="an index, made by `tamis index`")
+    parser.add_argument("query", metavar="QUERY", nargs="+", help="the words to look for")
+    pipeline_argument(parser)
+    parser.add_argument("-k", type=at_least_one, default=10, metavar="N", help="how many results (10)")
+    parser.add_argument("--explain", action="store_true", help="show what each term adds to each score")
+    json_argument(parser)
+
+
+def main(index: Path, query: list[str], pipeline: str, k: int, explain: bool, json: bool) -> None:
+    """Search an index for one query."""
+    text = " ".join(query).strip()
+    if not text:
+        raise InputError("the query is empty", remedy="give at least one word")
+    opened = Index.open(index)
+    stage = opened.pipeline(pipeline)
+    ranking, seconds = timed(stage % k, text)
+    explanations = {}
+    if explain:
+        weights, model_of = expanded_query(stage, text)
+        explanations = {i: opened.explain(weights, model_of.model, i) for i in ranking.ids}
+    if json:
+        print_json(_as_json(ranking, repr(stage % k), seconds, explanations))
+        return
+    print_ranking(stdout(), ranking, opened, explanations)
+    sys.stdout.write(f"{counted(len(ranking), 'result')} in {duration(seconds)} ({stage!r})\n")
+    if not ranking and not opened.weights(text):
+        note(f"the query has no terms: the analyzer {opened.analyzer.name!r} drops every word of it")
+
+
+def timed(stage: Stage, text: str) -> tuple[Ranking, float]:
+    """A query's ranking and its time, in which the compiled kernel is never loaded."""
+    while True:
+        loaded = "tamis.retrieve.kernel" in sys.modules
+        started = time.perf_counter()
+        ranking = stage(text)
+        seconds = time.perf_counter() - started
+        if loaded == ("tamis.retrieve.kernel" in sys.modules):
+            return ranking, seconds
+
+
+def expanded_query(stage: Stage, text: str) -> tuple[Mapping[str, float], Retriever]:
+    """The terms that the pipeline's last stage searched for, and the retriever it searched with."""
+    stages = stage.stages if isinstance(stage, Pipeline) else (stage,)
+    last = stages[-1].stage if isinstance(stages[-1], Kept) else stages[-1]
+    if isinstance(last, Retriever):
+        return last.index.weights(text), last
+    if isinstance(last, RM3) and len(stages) > 1:
+        before = Pipeline(stages[:-1])(text)
+        if isinstance(before.origin, Retriever):
+            return last.expand(before.origin.index, before), before.origin
+    raise TamisError(
+        f"{last!r} cannot be explained term by term",
+        remedy="leave out --explain, or use bm25, ql, tfidf or rm3",
+    )
+
+
+def print_ranking(
+    console: Console, ranking: Ranking, index: Index, explanations: Mapping[str, Collection[TermContribution]]
+) -> None:
+    """Rank, score, id, title and a snippet of each candidate."""
+    from rich.text import Text
+
+    terms = {t: math.log(1 + len(index) / (1 + index.df(t))) for t in index.weights(ranking.query.text)}
+    width = _LINES * (console.width - _INDENT) - 10  # words do not fill their lines
+    digits = max((len(f"{hit.score:.4f}") for hit in ranking), default=0)
+    for hit, document in zip(ranking, ranking.documents(), strict=True):
+        heading = Text.assemble(
+            (f"{hit.rank:>{_INDENT - 2}}  ", "bold"),
+            (f"{hit.score:{digits}.4f}  ", "cyan"),
+            (printable(hit.id), "green"),
+        )
+        if title := printable(document.title):
+            heading.append("  ")
+            heading.append_text(_text(highlight(title, index.analyzer, terms), "bold"))
+        console.print(heading, soft_wrap=True)
+        body = _text(snippet(document.text, index.analyzer, terms, width), "")
+        for line in body.wrap(console, console.width - _INDENT):
+            console.print(Text(" " * _INDENT).append_text(line))
+        if explanations:
+            console.print(_explanation(explanations[hit.id]))
+        console.print()
+
+
+def _text(pieces: Collection[tuple[str, bool]], style: str) -> Any:
+    from rich.text import Text
+
+    return Text.assemble(*((piece, "bold yellow" if found else style) for piece, found in pieces))
+
+
+def _explanation(lines: Collection[TermContribution]) -> Any:
+    from rich.padding import Padding
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("term", "weight", "tf", "df", "adds"):
+        table.add_column(name, justify="left" if name == "term" else "right")
+    for line in lines:
+        table.add_row(
+            printable(line.term), f"{line.weight:g}", f"{line.tf}", f"{line.df:,}", f"{line.contribution:.4f}"
+        )
+    return Padding(table, (0, 0, 0, _INDENT), expand=False)
+
+
+def _as_json(
+    ranking: Ranking, pipeline: str, seconds: float, explanations: Mapping[str, Collection[TermContribution]]
+) -> dict[str, Any]:
+    results = []
+    for hit, document in zip(ranking, ranking.documents(), strict=True):
+        result: dict[str, Any] = {
+            "rank": hit.rank,
+            "id": hit.id,
+            "score": hit.score,
+            "title": document.title,
+            "text": document.text,
+            "metadata": dict(document.metadata),
+        }
+        if explanations:
+            result["terms"] = [
+                {name: getattr(line, name) for name in ("term", "weight", "tf", "df", "contribution")}
+                for line in explanations[hit.id]
+            ]
+        results.append(result)
+    return {
+        "query": ranking.query.text,
+        "pipeline": pipeline,
+        "milliseconds": round(seconds * 1000, 3),
+        "results": results,
+    }

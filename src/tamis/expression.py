@@ -1,0 +1,224 @@
+"""The pipeline language: `bm25(k1=0.9, b=0.4) % 1000 >> mono % 50 >> duo(aggregate=sum)`.
+
+    pipeline = kept (">>" kept)*
+    kept     = stage ("%" whole number)*          `%` binds tighter than `>>`, as in Python
+    stage    = name ["(" [argument ("," argument)*] ")"] | "(" pipeline ")"
+    argument = pipeline | value | name "=" value
+    value    = number | true | false | none | word | "quoted text"
+
+A strict parser: nothing is evaluated, and whatever it does not know is an error with its place. Printing a parsed expression and
+parsing it again gives the same expression.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+from tamis.errors import ExpressionError
+
+Value = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A stage by name, with what stands between its parentheses."""
+
+    name: str
+    arguments: tuple[Node | Value, ...] = ()
+    options: tuple[tuple[str, Value], ...] = ()
+
+    def __str__(self) -> str:
+        inside = [_print_argument(argument) for argument in self.arguments]
+        inside += [f"{name}={_print_value(value)}" for name, value in self.options]
+        return f"{self.name}({', '.join(inside)})" if inside else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """The first k of a stage's ranking: `stage % k`."""
+
+    stage: Call
+    k: int
+
+    def __str__(self) -> str:
+        return f"{self.stage} % {self.k}"
+
+
+@dataclass(frozen=True, slots=True)
+class Then:
+    """Stages one after the other: `a >> b >> c`."""
+
+    stages: tuple[Call | Keep, ...]
+
+    def __str__(self) -> str:
+        return " >> ".join(map(str, self.stages))
+
+
+Node = Call | Keep | Then
+
+
+def keep(node: Node, k: int) -> Node:
+    """`node % k` in its one form: the cut belongs to the last stage, and of two cuts the smaller holds.
+
+    >>> str(keep(parse("bm25 >> mono % 50"), 10))
+    'bm25 >> mono % 10'
+    """
+    if isinstance(node, Then):
+        last = keep(node.stages[-1], k)
+        assert not isinstance(last, Then)
+        return Then((*node.stages[:-1], last))
+    if isinstance(node, Keep):
+        return Keep(node.stage, min(node.k, k))
+    return Keep(node, k)
+
+
+def then(*nodes: Node) -> Node:
+    """`a >> b`, flat whatever the grouping."""
+    stages = [s for node in nodes for s in (node.stages if isinstance(node, Then) else (node,))]
+    return stages[0] if len(stages) == 1 else Then(tuple(stages))
+
+
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:[-+.][A-Za-z0-9_]+)*\+?")
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w.])")
+_QUOTED = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
+_TOKEN = re.compile(rf"\s*(?:(?P<op>>>|[%(),=])|(?P<quoted>{_QUOTED.pattern})|(?P<number>{_NUMBER.pattern})"
+                    rf"|(?P<word>{_WORD.pattern})|(?P<end>\Z))")  # fmt: skip
+_NAME = re.compile(r"[a-z_][a-z0-9_]*")
+_CONSTANTS: dict[str, Value] = {"true": True, "false": False, "none": None}
+
+
+def parse(text: str) -> Node:
+    """The expression that a text stands for.
+
+    >>> parse("bm25 % 1000 >> mono")
+    Then(stages=(Keep(stage=Call(name='bm25', arguments=(), options=()), k=1000), Call(name='mono', arguments=(), options=())))
+    >>> parse("bm25 % lots")
+    Traceback (most recent call last):
+    tamis.errors.ExpressionError: column 8 of the pipeline 'bm25 % lots': expected a whole number after %, found 'lots'
+    """
+    parser = _Parser(text)
+    node = parser.pipeline()
+    parser.expect("end", "", "the end or >>")
+    return node
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens: list[tuple[str, str, int]] = []
+        at = 0
+        while not self.tokens or self.tokens[-1][0] != "end":
+            match = _TOKEN.match(text, at)
+            if match is None or match.lastgroup is None:
+                start = len(text) - len(text[at:].lstrip())
+                raise self.error(f"{text[start]!r} means nothing here", start)
+            self.tokens.append((match.lastgroup, match[match.lastgroup], match.start(match.lastgroup)))
+            at = match.end()
+        self.next = 0
+
+    def error(self, problem: str, at: int) -> ExpressionError:
+        return ExpressionError(f"column {at + 1} of the pipeline {self.text!r}: {problem}")
+
+    def peek(self, kind: str, value: str | None = None) -> bool:
+        found_kind, found, _ = self.tokens[self.next]
+        return found_kind == kind and (value is None or found == value)
+
+    def take(self) -> str:
+        _, value, _ = self.tokens[self.next]
+        self.next += 1
+        return value
+
+    def expect(self, kind: str, value: str | None, wanted: str) -> str:
+        found_kind, found, at = self.tokens[self.next]
+        if found_kind != kind or (value is not None and found != value):
+            raise self.error(f"expected {wanted}, found {found!r}" if found else f"expected {wanted}", at)
+        return self.take()
+
+    def pipeline(self) -> Node:
+        nodes = [self.kept()]
+        while self.peek("op", ">>"):
+            self.take()
+            nodes.append(self.kept())
+        return then(*nodes)
+
+    def kept(self) -> Node:
+        node = self.stage()
+        while self.peek("op", "%"):
+            self.take()
+            at = self.tokens[self.next][2]
+            digits = self.tokens[self.next][1]
+            if not digits.isascii() or not digits.isdigit() or int(digits) < 1:
+                found = f", found {digits!r}" if digits else ""
+                raise self.error(f"expected a whole number after %{found}", at)
+            node = keep(node, int(self.take()))
+        return node
+
+    def stage(self) -> Node:
+        if self.peek("op", "("):
+            self.take()
+            node = self.pipeline()
+            self.expect("op", ")", "a closing parenthesis")
+            return node
+        return self.call(self.expect("word", None, "the name of a stage"))
+
+    def call(self, name: str) -> Call:
+        at = self.tokens[self.next - 1][2]
+        if not _NAME.fullmatch(name):
+            raise self.error(f"{name!r} is not the name of a stage (lower case)", at)
+        if not self.peek("op", "("):
+            return Call(name)
+        self.take()
+        arguments: list[Node | Value] = []
+        options: dict[str, Value] = {}
+        while not self.peek("op", ")"):
+            if arguments or options:
+                self.expect("op", ",", "a comma or a closing parenthesis")
+            at = self.tokens[self.next][2]
+            if self.peek("word") and self.tokens[self.next + 1][:2] == ("op", "="):
+                option = self.take()
+                self.take()
+                if option in options:
+                    raise self.error(f"{option} is given twice", at)
+                options[option] = self.value()
+            elif options:
+                raise self.error("a plain argument must come before name=value", at)
+            elif self.peek("word") and self.tokens[self.next][1] not in _CONSTANTS or self.peek("op", "("):
+                arguments.append(self.pipeline())
+            else:
+                arguments.append(self.value())
+        self.take()
+        return Call(name, tuple(arguments), tuple(options.items()))
+
+    def value(self) -> Value:
+        kind, found, at = self.tokens[self.next]
+        if kind == "word":
+            self.take()
+            return _CONSTANTS.get(found, found)
+        if kind == "number":
+            self.take()
+            return float(found) if set(found) & set(".eE") else int(found)
+        if kind == "quoted":
+            self.take()
+            try:
+                return str(json.loads(found))
+            except json.JSONDecodeError:
+                raise self.error(f"{found} is not a well-formed text", at) from None
+        raise self.error(f"expected a value, found {found!r}" if found else "expected a value", at)
+
+
+def _print_argument(argument: Node | Value) -> str:
+    # a bare word in first place would be read as a stage
+    if isinstance(argument, str):
+        return json.dumps(argument)
+    return str(argument) if isinstance(argument, Node) else _print_value(argument)
+
+
+def _print_value(value: Value) -> str:
+    if isinstance(value, str):
+        bare = _WORD.fullmatch(value) and value not in _CONSTANTS
+        return value if bare else json.dumps(value)
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    return repr(value)

@@ -1,0 +1,179 @@
+"""The one type that flows between stages, and the one order in which candidates stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from tamis.columns import Array
+from tamis.documents import Document, Query
+from tamis.errors import InputError, TamisError
+
+if TYPE_CHECKING:
+    from tamis.stage import Stage
+
+
+class ScoreKind(StrEnum):
+    """What a score means."""
+
+    NONE = "none"  # no candidates yet, or an order without scores
+    RETRIEVAL = "retrieval"  # comparable only within one query's list
+    PROBABILITY = "probability"
+    LOGIT = "logit"
+    LOG_PROBABILITY = "log-probability"
+
+
+class Texts(Protocol):
+    """Where candidates' texts come from: an index, a corpus, a dictionary in disguise."""
+
+    def document(self, identity: str) -> Document: ...
+
+
+class Span(NamedTuple):
+    """A passage of a document that earned a score: characters start..stop of its text."""
+
+    start: int
+    stop: int
+    score: float
+
+
+class Hit(NamedTuple):
+    """One candidate of a ranking."""
+
+    rank: int
+    id: str
+    score: float
+
+
+def best_first(scores: Array, ids: Sequence[str]) -> Array:
+    """The one sort order: score descending, equal scores by id ascending.
+
+    >>> best_first(np.array([1.0, 3.0, 3.0]), ["c", "b", "a"]).tolist()
+    [2, 1, 0]
+    """
+    if np.isnan(scores).any():
+        raise TamisError("a score is not a number", remedy="check the stage that made it")
+    order = np.argsort(-scores, kind="stable")
+    ranked = scores[order]
+    if (ranked[1:] == ranked[:-1]).any():
+        by_score_and_id = list(zip((-scores).tolist(), ids, strict=True))
+        order = np.array(sorted(range(len(ids)), key=by_score_and_id.__getitem__), dtype=np.int64)
+    return order
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """A query and its candidates, best first. A bare query is a ranking with no candidates yet, so a retriever and a reranker have
+    one signature.
+
+    `texts` is where the candidates' texts come from, `origin` the retriever that found them (feedback searches it
+    again), `evidence` the passages that earned the scores.
+
+    >>> ranking = Ranking(Query("q", "sieve"), ("d1", "d2"), np.array([2.0, 1.0]), ScoreKind.RETRIEVAL)
+    >>> [hit.id for hit in ranking.head(1)]
+    ['d1']
+    """
+
+    query: Query
+    ids: Sequence[str] = ()
+    scores: Array = field(default_factory=lambda: np.zeros(0, np.float32))
+    kind: ScoreKind = ScoreKind.NONE
+    texts: Texts | None = None
+    origin: Stage | None = None
+    evidence: Mapping[str, Sequence[Span]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.ids) != len(self.scores):
+            raise TamisError(f"{len(self.ids)} ids with {len(self.scores)} scores", remedy="give one score an id")
+        self.scores.setflags(write=False)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[Hit]:
+        pairs = zip(self.ids, self.scores.tolist(), strict=True)
+        return (Hit(rank, identity, score) for rank, (identity, score) in enumerate(pairs, start=1))
+
+    def __eq__(self, other: object) -> bool:
+        """Same query, same candidates in the same order with the same scores and kind."""
+        if not isinstance(other, Ranking):
+            return NotImplemented
+        return (
+            self.query == other.query
+            and list(self.ids) == list(other.ids)
+            and self.kind == other.kind
+            and bool(np.array_equal(self.scores, other.scores))
+        )
+
+    def head(self, k: int) -> Ranking:
+        """The first k candidates."""
+        return self if k >= len(self.ids) else replace(self, ids=self.ids[:k], scores=self.scores[:k])
+
+    def rescored(self, scores: Array, kind: ScoreKind) -> Ranking:
+        """The same candidates with new scores, in their new order.
+
+        >>> old = Ranking(Query("q", "sieve"), ("d1", "d2"), np.array([2.0, 1.0]))
+        >>> old.rescored(np.array([0.1, 0.9]), ScoreKind.PROBABILITY).ids
+        ('d2', 'd1')
+        """
+        order = best_first(scores, self.ids)
+        return replace(self, ids=tuple(self.ids[i] for i in order.tolist()), scores=scores[order], kind=kind)
+
+    def documents(self) -> list[Document]:
+        """The candidates' documents, in order."""
+        if self.texts is None:
+            raise TamisError(
+                f"the candidates of query {self.query.id!r} have no texts", remedy="give the corpus they come from"
+            )
+        return [self.texts.document(identity) for identity in self.ids]
+
+
+class Run(Mapping[str, Ranking]):
+    """The rankings of many queries by query id, with a manifest that says how they were made.
+
+    >>> run = Run([Ranking(Query("q1", "sieve"), ("d1",), np.array([2.0]))])
+    >>> run["q1"].ids
+    ('d1',)
+    """
+
+    def __init__(self, rankings: Iterable[Ranking], manifest: Mapping[str, Any] | None = None) -> None:
+        self._rankings: dict[str, Ranking] = {}
+        for ranking in rankings:
+            if ranking.query.id in self._rankings:
+                raise InputError(f"the query id {ranking.query.id!r} occurs twice", remedy="give each its own")
+            self._rankings[ranking.query.id] = ranking
+        self.manifest: dict[str, Any] = dict(manifest or {})
+
+    def __getitem__(self, query_id: str) -> Ranking:
+        return self._rankings[query_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rankings)
+
+    def __len__(self) -> int:
+        return len(self._rankings)
+
+    def __repr__(self) -> str:
+        return f"<Run of {len(self):,} queries, {sum(map(len, self._rankings.values())):,} results>"
+
+    @classmethod
+    def read(cls, path: str | Path, *, queries: Iterable[Query] = (), texts: Texts | None = None) -> Run:
+        """A TREC run file; `queries` gives back the queries' texts, which a run does not hold."""
+        from tamis.formats import read_run
+
+        known = {query.id: query for query in queries}
+        return cls(
+            Ranking(known.get(qid, Query(qid, "")), tuple(ids), scores, ScoreKind.RETRIEVAL, texts)
+            for qid, (ids, scores) in read_run(path).items()
+        )
+
+    def write(self, path: str | Path, *, tag: str = "tamis") -> None:
+        """A TREC run file in which no two scores of a query are equal."""
+        from tamis.formats import write_run
+
+        write_run(path, ((qid, r.ids, r.scores) for qid, r in self.items()), tag=tag)

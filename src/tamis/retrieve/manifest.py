@@ -1,0 +1,115 @@
+"""The index folder: immutable segments, and a manifest that is replaced in one step and vouches for every byte.
+
+    IDX/manifest.json          generation, analyzer, segments and their columns' checksums; a checksum of itself
+    IDX/segments/NAME/...      column files, never changed once the manifest names them
+    IDX/lock                   held by the one process that writes
+
+A commit writes new files, makes them durable, and then replaces the manifest. A process killed at any moment leaves the last
+manifest, and files that no manifest names, which the next writer removes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from tamis.errors import CorruptError, InputError, LockedError
+from tamis.files import atomic_write, storage_errors
+from tamis.retrieve.segment import SegmentInfo
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One committed state of an index."""
+
+    identity: str  # of the index, given when it was made
+    generation: int
+    analyzer: str
+    positions: bool
+    segments: tuple[SegmentInfo, ...]
+
+    def write(self, folder: Path) -> None:
+        body = {
+            "format": FORMAT,
+            "identity": self.identity,
+            "generation": self.generation,
+            "analyzer": self.analyzer,
+            "positions": self.positions,
+            "segments": [segment.to_json() for segment in self.segments],
+        }
+        text = json.dumps(body, indent=1)
+        with atomic_write(folder / "manifest.json", "w") as file:
+            file.write(f"{xxhash.xxh3_128_hexdigest(text.encode())}\n{text}\n")
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        path = folder / "manifest.json"
+        try:
+            data = path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            raise InputError(
+                f"{folder} holds no index", remedy="make one with `tamis index CORPUS -o IDX`, or finish the interrupted one"
+            ) from None
+        digest, _, rest = data.partition(b"\n")
+        text = rest.removesuffix(b"\n")
+        if digest.decode("ascii", "replace") != xxhash.xxh3_128_hexdigest(text):
+            raise CorruptError(f"{path} is corrupt", remedy="restore it from a copy, or build the index again")
+        body = json.loads(text)
+        if body["format"] != FORMAT:
+            raise InputError(
+                f"{folder} has index format {body['format']}, this tamis reads {FORMAT}",
+                remedy="build the index again with this version",
+            )
+        segments = tuple(SegmentInfo.from_json(entry) for entry in body["segments"])
+        return cls(body["identity"], body["generation"], body["analyzer"], body["positions"], segments)
+
+
+@contextmanager
+def writer_lock(folder: Path) -> Iterator[None]:
+    """Hold the index's lock; the operating system lets go of it when the process ends, however it ends."""
+    path = folder / "lock"
+    with storage_errors(path):
+        folder.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+")
+    with file:
+        try:
+            _lock(file.fileno())
+        except OSError:
+            raise LockedError(
+                f"another process is writing to {folder}", remedy="wait until it has finished"
+            ) from None
+        yield
+
+
+def _lock(descriptor: int) -> None:
+    if os.name == "nt":  # pragma: no cover
+        import msvcrt
+
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+    else:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def remove_unnamed(folder: Path) -> None:
+    """Remove what a killed or finished writer left that the manifest does not name. Only the holder of the lock may call this."""
+    committed = (folder / "manifest.json").exists()
+    named = {segment.name: segment for segment in Manifest.read(folder).segments} if committed else {}
+    for path in (folder / "segments").glob("*"):
+        segment = named.get(path.name)
+        if segment is None:
+            shutil.rmtree(path, ignore_errors=True)  # a reader on Windows may still hold it: next time
+            continue
+        for bits in path.glob("deleted-*"):
+            if bits.name != segment.deleted:
+                bits.unlink(missing_ok=True)

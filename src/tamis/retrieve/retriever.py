@@ -1,0 +1,90 @@
+"""H0 as a stage: a model over an index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+from tamis.expression import Call
+from tamis.ranking import Ranking, ScoreKind
+from tamis.retrieve.score import Model
+from tamis.retrieve.search import Backend, numba_installed
+from tamis.stage import Stage
+
+if TYPE_CHECKING:
+    from tamis.retrieve.index import Index, TermContribution
+
+DEPTH = 1000  # the papers' k0, where the pipeline does not say
+
+
+def options_of(value: Any) -> tuple[tuple[str, Any], ...]:
+    """A dataclass's fields that differ from their defaults, for printing.
+
+    >>> from tamis.retrieve.score import BM25
+    >>> options_of(BM25(k1=1.2))
+    (('k1', 1.2),)
+    """
+    return tuple((f.name, getattr(value, f.name)) for f in fields(value) if getattr(value, f.name) != f.default)
+
+
+class Retriever(Stage):
+    """Finds the best documents of an index by a model; what candidates it is given, it ignores.
+
+    `only` and `without` restrict the search to some ids, or keep some out.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        model: Model,
+        *,
+        only: Iterable[str] | None = None,
+        without: Iterable[str] | None = None,
+        backend: Backend = "auto",
+    ) -> None:
+        self.index, self.model, self.backend = index, model, backend
+        self.only = None if only is None else tuple(only)
+        self.without = None if without is None else tuple(without)
+
+    @property
+    def expression(self) -> Call:
+        return Call(self.model.name, (), options_of(self.model))
+
+    @property
+    def resources(self) -> str:
+        return f"{self.index.fingerprint} only={self.only} without={self.without}"
+
+    def prepare(self) -> None:
+        """Compile the search kernel, or load it compiled: many queries are worth it."""
+        if self.backend != "numpy" and numba_installed():
+            from tamis.retrieve.warm import warm
+
+            warm()
+
+    def rank(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
+        return [self.search(ranking, self.index.weights(ranking.query.text), depth) for ranking in rankings]
+
+    def search(self, ranking: Ranking, weights: Mapping[str, float], depth: int | None) -> Ranking:
+        """Search for a weighted bag of terms on behalf of a ranking's query."""
+        ids, scores = self.index.search(
+            weights,
+            self.model,
+            DEPTH if depth is None else depth,
+            only=self.only,
+            without=self.without,
+            backend=self.backend,
+        )
+        return replace(
+            ranking,
+            ids=tuple(ids),
+            scores=scores,
+            kind=ScoreKind.RETRIEVAL,
+            texts=self.index,
+            origin=self,
+            evidence={},
+        )
+
+    def explain(self, query: str, identity: str) -> list[TermContribution]:
+        """What each query term adds to a document's score."""
+        return self.index.explain(self.index.weights(query), self.model, identity)

@@ -1,0 +1,39 @@
+"""Read every byte of an index and compare it with the checksums of its manifest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tamis.columns import Column
+from tamis.errors import CorruptError
+from tamis.retrieve.manifest import Manifest
+
+
+def verify(folder: Path) -> list[str]:
+    """What is wrong with the files of the index at `folder`; nothing, if the list is empty.
+
+    >>> import tempfile
+    >>> from tamis import Document, Index
+    >>> folder = Path(tempfile.mkdtemp()) / "idx"
+    >>> index = Index.build([Document("d1", "A sieve.")], folder)
+    >>> verify(folder)
+    []
+    >>> frames = next(folder.rglob("store.frames"))
+    >>> _ = frames.write_bytes(bytes([frames.read_bytes()[0] ^ 1]) + frames.read_bytes()[1:])
+    >>> verify(folder)
+    ['.../store.frames is corrupt (bytes 0 to ... fail their checksum)']
+    """
+    problems = []
+    for segment in Manifest.read(folder).segments:
+        columns = dict(segment.columns)
+        if segment.deleted is not None and segment.deleted_info is not None:
+            columns[segment.deleted] = segment.deleted_info
+        for name, info in columns.items():
+            path = folder / "segments" / segment.name / name
+            try:
+                Column(path, info).all()
+            except FileNotFoundError:
+                problems.append(f"{path} is missing")
+            except CorruptError as error:
+                problems.append(error.problem)
+    return problems
