@@ -1,9 +1,9 @@
 """Columns on disk: flat arrays in files of their own, memory-mapped, with a checksum for every chunk.
 
 A column file holds the raw values and, behind them, one xxh3 checksum per 256 KiB chunk. The owner's
-manifest keeps the digest of these checksums, so every byte is vouched for by the manifest. Small columns are checked
-when they are opened, large ones chunk by chunk when a chunk is first read: opening stays fast and a flipped
-byte is never read as data.
+manifest keeps the digest of these checksums, so every byte is vouched for by the manifest. Small columns are
+checked when they are opened, large ones chunk by chunk when a chunk is first read: opening stays fast and a
+flipped byte is never read as data.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ColumnWriter:
         else:
             array = np.ascontiguousarray(values, dtype=self.dtype)
             self.count += len(array)
-            data = memoryview(array.view(np.uint8))
+            data = array.view(np.uint8).data
         with storage_errors(self._path):
             self._file.write(data)
         while len(data):

@@ -1,12 +1,14 @@
 """The document store: append-only, compressed, memory-mapped, read by number or by id.
 
-Documents are packed into zstd frames of about 16 KiB, so reading one costs one small decompression and ten million cost no
-Python objects. Ids are a column of their own, never inside the compressed frames, because a ranking needs a thousand
-ids at once; their sorted order is kept beside them for looking up an id and for breaking ties.
+Documents are packed into zstd frames of about 16 KiB, so reading one costs one small decompression and ten
+million cost no Python objects. Ids are a column of their own, never inside the compressed frames, because a
+ranking needs a thousand ids at once; their sorted order is kept beside them for looking up an id and for
+breaking ties.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,9 +48,13 @@ class StoreWriter:
     def add(self, document: Document) -> None:
         identity = _encode(document.id, "id")
         if not identity or b"\0" in identity:
-            raise InputError(f"the document id {document.id!r} is empty or holds a NUL", remedy="give it an id")
+            raise InputError(
+                f"the document id {document.id!r} is empty or holds a NUL", remedy="give it an id"
+            )
         title, text = _encode(document.title, "title"), _encode(document.text, "text")
-        metadata = json.dumps(dict(document.metadata), ensure_ascii=False).encode() if document.metadata else b""
+        metadata = (
+            json.dumps(dict(document.metadata), ensure_ascii=False).encode() if document.metadata else b""
+        )
         self._ids.append(identity)
         self._parts += (title, text, metadata)
         self._lengths += (len(title), len(text), len(metadata))
@@ -73,8 +79,8 @@ class StoreWriter:
         self._lengths, self._parts, self._ids, self._pending = [], [], [], 0
 
     def copy(self, store: Store, numbers: Array) -> None:
-        """Append documents of another store; frames that are wanted whole are copied as they are, unless they are so small
-        that many merges would leave a store of crumbs."""
+        """Append documents of another store; frames that are wanted whole are copied as they are, unless they
+        are so small that many merges would leave a store of crumbs."""
         self._close_frame()
         firsts = store._frame_firsts.astype(np.int64)
         wanted = np.searchsorted(numbers, firsts)
@@ -92,8 +98,8 @@ class StoreWriter:
                     self.add(store.document(number))
 
     def close(self, keep: Keep | None = None) -> tuple[dict[str, ColumnInfo], Array]:
-        """Sort the ids, write what is left, and return the columns for the manifest, and the documents that share an id with the
-        one to `keep`; with nothing to keep a shared id is an error."""
+        """Sort the ids, write what is left, and return the columns for the manifest, and the documents that
+        share an id with the one to `keep`; with nothing to keep a shared id is an error."""
         self._close_frame()
         infos = {"store.frames": self._frames.close(), "store.id_text": self._id_text.close()}
         lengths = np.concatenate(self._id_lengths) if self._id_lengths else np.zeros(0, "u4")
@@ -117,12 +123,14 @@ def _encode(text: str, what: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise InputError(f"the {what} {text[:40]!r} is not valid Unicode", remedy="repair its encoding") from error
+        raise InputError(
+            f"the {what} {text[:40]!r} is not valid Unicode", remedy="repair its encoding"
+        ) from error
 
 
 def sort_ids(text: Array, ends: Array, keep: Keep | None = None) -> tuple[Array, Array]:
-    """The documents in the order of their ids' UTF-8 bytes (which is the order of code points), and those left out of it because
-    another document has their id.
+    """The documents in the order of their ids' UTF-8 bytes (which is the order of code points), and those
+    left out of it because another document has their id.
 
     >>> order, dropped = sort_ids(np.frombuffer(b"cabb", "u1"), np.array([0, 1, 2, 3, 4]), "last")
     >>> order.tolist(), dropped.tolist()
@@ -201,14 +209,15 @@ class Store:
         starts, stops = ends[chosen].astype(np.int64), ends[chosen + 1].astype(np.int64)
         width = int((stops - starts).max(initial=1))
         if width <= 32 and len(chosen):
-            # a thousand ids at once: letters into a fixed-width array, which numpy turns into strings by itself
+            # a thousand ids at once: letters into a fixed-width array, which numpy turns into strings by
+            # itself
             at = starts[:, None] + np.arange(width)
             letters = text[np.minimum(at, len(text) - 1)].astype(np.uint32)
             letters[at >= stops[:, None]] = 0
             if letters.max() < 128:
                 strings: list[str] = letters.view(f"U{width}")[:, 0].tolist()
                 return strings
-        view = memoryview(text)
+        view = text.data
         return [str(view[a:b], "utf-8") for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
 
     def number(self, identity: str) -> int:
@@ -247,5 +256,5 @@ class Store:
         (count,) = struct.unpack_from("<I", raw)
         lengths = np.frombuffer(raw, dtype="<u4", count=3 * count, offset=4)
         ends = (4 + 12 * count + np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])).tolist()
-        parts = [raw[a:b].decode() for a, b in zip(ends[:-1], ends[1:], strict=True)]
+        parts = [raw[a:b].decode() for a, b in itertools.pairwise(ends)]
         return list(zip(parts[0::3], parts[1::3], parts[2::3], strict=True))

@@ -6,8 +6,8 @@
     argument = pipeline | value | name "=" value
     value    = number | true | false | none | word | "quoted text"
 
-A strict parser: nothing is evaluated, and whatever it does not know is an error with its place. Printing a parsed expression and
-parsing it again gives the same expression.
+A strict parser: nothing is evaluated, and whatever it does not know is an error with its place. Printing a
+parsed expression and parsing it again gives the same expression.
 """
 
 from __future__ import annotations
@@ -93,10 +93,12 @@ def parse(text: str) -> Node:
     """The expression that a text stands for.
 
     >>> parse("bm25 % 1000 >> mono")
-    Then(stages=(Keep(stage=Call(name='bm25', arguments=(), options=()), k=1000), Call(name='mono', arguments=(), options=())))
+    Then(stages=(Keep(stage=Call(name='bm25', arguments=(), options=()), k=1000), Call(name='mono',
+    arguments=(), options=())))
     >>> parse("bm25 % lots")
     Traceback (most recent call last):
-    tamis.errors.ExpressionError: column 8 of the pipeline 'bm25 % lots': expected a whole number after %, found 'lots'
+    tamis.errors.ExpressionError: column 8 of the pipeline 'bm25 % lots': expected a whole number after %,
+    found 'lots'
     """
     parser = _Parser(text)
     node = parser.pipeline()
@@ -184,7 +186,7 @@ class _Parser:
                 options[option] = self.value()
             elif options:
                 raise self.error("a plain argument must come before name=value", at)
-            elif self.peek("word") and self.tokens[self.next][1] not in _CONSTANTS or self.peek("op", "("):
+            elif (self.peek("word") and self.tokens[self.next][1] not in _CONSTANTS) or self.peek("op", "("):
                 arguments.append(self.pipeline())
             else:
                 arguments.append(self.value())

@@ -68,11 +68,11 @@ def best_first(scores: Array, ids: Sequence[str]) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """A query and its candidates, best first. A bare query is a ranking with no candidates yet, so a retriever and a reranker have
-    one signature.
+    """A query and its candidates, best first. A bare query is a ranking with no candidates yet, so a
+    retriever and a reranker have one signature.
 
-    `texts` is where the candidates' texts come from, `origin` the retriever that found them (feedback searches it
-    again), `evidence` the passages that earned the scores.
+    `texts` is where the candidates' texts come from, `origin` the retriever that found them (feedback
+    searches it again), `evidence` the passages that earned the scores.
 
     >>> ranking = Ranking(Query("q", "sieve"), ("d1", "d2"), np.array([2.0, 1.0]), ScoreKind.RETRIEVAL)
     >>> [hit.id for hit in ranking.head(1)]
@@ -89,7 +89,9 @@ class Ranking:
 
     def __post_init__(self) -> None:
         if len(self.ids) != len(self.scores):
-            raise TamisError(f"{len(self.ids)} ids with {len(self.scores)} scores", remedy="give one score an id")
+            raise TamisError(
+                f"{len(self.ids)} ids with {len(self.scores)} scores", remedy="give one score an id"
+            )
         self.scores.setflags(write=False)
 
     def __len__(self) -> int:
@@ -128,7 +130,8 @@ class Ranking:
         """The candidates' documents, in order."""
         if self.texts is None:
             raise TamisError(
-                f"the candidates of query {self.query.id!r} have no texts", remedy="give the corpus they come from"
+                f"the candidates of query {self.query.id!r} have no texts",
+                remedy="give the corpus they come from",
             )
         return [self.texts.document(identity) for identity in self.ids]
 
@@ -145,7 +148,9 @@ class Run(Mapping[str, Ranking]):
         self._rankings: dict[str, Ranking] = {}
         for ranking in rankings:
             if ranking.query.id in self._rankings:
-                raise InputError(f"the query id {ranking.query.id!r} occurs twice", remedy="give each its own")
+                raise InputError(
+                    f"the query id {ranking.query.id!r} occurs twice", remedy="give each its own"
+                )
             self._rankings[ranking.query.id] = ranking
         self.manifest: dict[str, Any] = dict(manifest or {})
 

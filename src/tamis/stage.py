@@ -1,4 +1,5 @@
-"""Stages and pipelines: `a >> b` is "then", `a % k` is "keep k". H0..HN of the papers is literally the expression."""
+"""Stages and pipelines: `a >> b` is "then", `a % k` is "keep k". H0..HN of the papers is literally the
+expression."""
 
 from __future__ import annotations
 
@@ -30,10 +31,11 @@ class Stage(ABC):
 
     @property
     def resources(self) -> str:
-        """Whatever the result depends on that the expression does not say: an index's commit, a model's weights."""
+        """Whatever the result depends on that the expression does not say: an index's commit, a model's
+        weights."""
         return ""
 
-    def prepare(self) -> None:
+    def prepare(self) -> None:  # noqa: B027 (most stages have nothing to prepare)
         """Do what is done once (compile, load), so that it is never part of a query's time."""
 
     @property
@@ -54,8 +56,9 @@ class Stage(ABC):
         kept = Kept(last.stage, min(last.k, k)) if isinstance(last, Kept) else Kept(last, k)
         return Pipeline([*before, kept]) if before else kept
 
+    # a str is a sequence of str, which the first overload is meant to catch
     @overload
-    def __call__(self, query: str | Query | Ranking) -> Ranking: ...
+    def __call__(self, query: str | Query | Ranking) -> Ranking: ...  # type: ignore[overload-overlap]
     @overload
     def __call__(self, query: Sequence[str | Query | Ranking]) -> list[Ranking]: ...
     def __call__(

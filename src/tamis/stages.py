@@ -78,7 +78,9 @@ def _as(kind: type, value: Value, stage: str, option: str) -> Value:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type(value) is not kind:
-        wanted = {float: "a number", int: "a whole number", str: "a word", bool: "true or false"}.get(kind, kind.__name__)
+        wanted = {float: "a number", int: "a whole number", str: "a word", bool: "true or false"}.get(
+            kind, kind.__name__
+        )
         raise ExpressionError(f"{option} of {stage} cannot be {value!r}", remedy=f"give {wanted}")
     return value
 

@@ -18,6 +18,7 @@ from tamis.cli.eval import table
 from tamis.cli.search import print_ranking, timed
 from tamis.documents import Query
 from tamis.errors import InputError
+from tamis.evaluate.measures import evaluate
 from tamis.formats import Qrels, read_corpus, read_qrels, read_queries
 from tamis.ranking import Run
 from tamis.retrieve.index import Index
@@ -85,13 +86,11 @@ def _ask(console: Console, index: Index, queries: list[Query], qrels: Qrels) -> 
             relevant = sum(identity in qrels[query.id] for identity in ranking.ids)
             console.print(printable(query.text), style="bold")
             share = f"{relevant} of the {len(qrels[query.id])} passages that answer it"
-            console.print(f"bm25 found {share} in {duration(seconds)}\n", style="dim")
+            console.print(f"{duration(seconds)}; {share} among the first 3\n", style="dim")
             print_ranking(console, ranking, index, {})
 
 
 def _evaluate(console: Console, index: Index, queries: list[Query], qrels: Qrels, folder: Path) -> None:
-    from tamis.evaluate.measures import evaluate
-
     _heading(console, "Evaluate")
     evaluations = {}
     started = time.perf_counter()
@@ -113,8 +112,8 @@ def _what_next(console: Console, keep: Path | None) -> None:
         console.print("    tamis demo --keep demo", style="green", soft_wrap=True)
     here = shlex.quote(str(keep or "demo"))
     for command in (
-        f'tamis search {here}/index "who directed the film The Invisible Menace" --explain',
-        f'tamis run {here}/index {here}/queries.jsonl -o {here}/mine.run -p "bm25(k1=1.2) >> rm3(docs=5)"',
+        f'tamis search {here}/index "director of The Invisible Menace" --explain',
+        f'tamis run {here}/index {here}/queries.jsonl -o {here}/mine.run -p "bm25(k1=1.2)"',
         f"tamis eval {here}/qrels.txt {here}/bm25.run {here}/mine.run",
         "tamis index your-documents/ -o your-index",
     ):
@@ -122,4 +121,5 @@ def _what_next(console: Console, keep: Path | None) -> None:
 
 
 def _heading(console: Console, title: str) -> None:
+    console.print()
     console.rule(title, align="left", style="dim")

@@ -24,8 +24,8 @@ OPTIONAL = {
     "pyndeval": ("the measures alpha_nDCG, ERR_IA and StRecall", "pip install pyndeval"),
     "tantivy": ("`make bench` beside tantivy", "pip install 'tamis[bench]'"),
     "bm25s": ("`make bench` beside bm25s", "pip install 'tamis[bench]'"),
-    "torch": ("nothing in this version: rerankers on a GPU will need it", "pip install torch"),
-    "onnxruntime": ("nothing in this version: rerankers on a CPU will need it", "pip install onnxruntime"),
+    "torch": ("rerankers on a GPU, in a later version", "pip install torch"),
+    "onnxruntime": ("rerankers on a CPU, in a later version", "pip install onnxruntime"),
 }
 _MANY_DELETED = 0.2
 

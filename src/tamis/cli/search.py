@@ -57,7 +57,7 @@ def main(index: Path, query: list[str], pipeline: str, k: int, explain: bool, js
 
 
 def timed(stage: Stage, text: str) -> tuple[Ranking, float]:
-    """A query's ranking and its time, in which the compiled kernel is never loaded."""
+    """A query's ranking and its time; a query that had the compiled kernel loaded is asked again."""
     while True:
         loaded = "tamis.retrieve.kernel" in sys.modules
         started = time.perf_counter()
@@ -103,7 +103,8 @@ def print_ranking(
             heading.append_text(_text(highlight(title, index.analyzer, terms), "bold"))
         console.print(heading, soft_wrap=True)
         body = _text(snippet(document.text, index.analyzer, terms, width), "")
-        for line in body.wrap(console, console.width - _INDENT):
+        for line in body.wrap(console, console.width - _INDENT) if body else ():
+            line.rstrip()
             console.print(Text(" " * _INDENT).append_text(line))
         if explanations:
             console.print(_explanation(explanations[hit.id]))

@@ -82,9 +82,14 @@ def evaluate(
             "the run answers none of the judged queries", remedy="check that their query ids are alike"
         )
     per_query = {str(measure): dict.fromkeys(judged, 0.0) for measure in parsed}
+    # gdeval, which computes ERR and nDCG with exponential gains, takes only numbers for query ids
+    number = {qid: str(i) for i, qid in enumerate(judged, start=1)}
+    qid_of = {i: qid for qid, i in number.items()}
+    numbered_qrels = {number[qid]: grades for qid, grades in judged.items()}
+    numbered_run = {number[qid]: results for qid, results in scores.items()}
     try:
-        for qid, measure, value in ir_measures.iter_calc(parsed, judged, scores):
-            per_query[str(measure)][qid] = float(value)
+        for i, measure, value in ir_measures.iter_calc(parsed, numbered_qrels, numbered_run):
+            per_query[str(measure)][qid_of[i]] = float(value)
     except Exception as error:  # an engine is missing, or refused: which exception depends on the engine
         raise TamisError(
             f"cannot compute {', '.join(map(str, parsed))} ({' '.join(str(error).split())})",

@@ -1,8 +1,9 @@
-"""The sequential dependence model (Metzler & Croft 2005): terms, ordered bigrams, and bigrams in a window, each a
-Dirichlet-smoothed log-probability. Needs an index with positions."""
+"""The sequential dependence model (Metzler & Croft 2005): terms, ordered bigrams, and bigrams in a window,
+each a Dirichlet-smoothed log-probability. Needs an index with positions."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -64,10 +65,10 @@ def count_unordered(left: Array, right: Array, window: int) -> Array:
 class SDM(Stage):
     """Scores every document that holds a query term."""
 
-    def __init__(self, index: Index, parameters: Dependence = Dependence()) -> None:
+    def __init__(self, index: Index, parameters: Dependence | None = None) -> None:
         if not index.manifest.positions:
             raise TamisError("sdm needs positions", remedy="build the index with positions (--positions)")
-        self.index, self.parameters = index, parameters
+        self.index, self.parameters = index, parameters or Dependence()
 
     @property
     def expression(self) -> Call:
@@ -84,8 +85,10 @@ class SDM(Stage):
         p = self.parameters
         tokens = self.index.analyzer.tokens(ranking.query.text)
         # adjacent query tokens; a repeated token is no pair
-        bigrams = [(a, b) for a, b in zip(tokens, tokens[1:], strict=False) if a != b]
-        features: list[tuple[float, list[Array]]] = []  # weight, and the places of its matches in each segment
+        bigrams = [(a, b) for a, b in itertools.pairwise(tokens) if a != b]
+        features: list[
+            tuple[float, list[Array]]
+        ] = []  # weight, and the places of its matches in each segment
         for token in tokens:
             features.append((p.terms / len(tokens), [_places(s, token) for s in self.index.segments]))
         for a, b in bigrams:

@@ -1,9 +1,11 @@
-"""RM3: expand the query from the documents ranked first, and search again (Abdul-Jaleel et al. 2004, as Anserini computes it)."""
+"""RM3: expand the query from the documents ranked first, and search again (Abdul-Jaleel et al. 2004, as
+Anserini computes it)."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,13 +24,16 @@ _COMMON = np.float32(0.1)  # a term in more than a tenth of the documents tells 
 f32 = np.float32
 
 
-def strongest(vector: Mapping[str, float], n: int) -> dict[str, float]:
-    """The n largest entries, equal ones in the order of their terms.
+def strongest(
+    vector: Mapping[str, float], n: int, wanted: Callable[[str], bool] = lambda term: True
+) -> dict[str, float]:
+    """The n largest entries of wanted terms, equal ones in the order of their terms.
 
     >>> strongest({"b": 1, "a": 1, "c": 2}, 2)
     {'c': 2, 'a': 1}
     """
-    return dict(sorted(vector.items(), key=lambda item: (-item[1], item[0]))[:n])
+    descending = sorted(vector.items(), key=lambda item: (-item[1], item[0]))
+    return dict(islice((item for item in descending if wanted(item[0])), n))
 
 
 def unit(vector: Mapping[str, float]) -> dict[str, float]:
@@ -37,8 +42,11 @@ def unit(vector: Mapping[str, float]) -> dict[str, float]:
     return {term: float(f32(weight / total)) for term, weight in vector.items()} if total else dict(vector)
 
 
-def relevance_model(vectors: Sequence[Mapping[str, float]], scores: Sequence[float], terms: int) -> dict[str, float]:
-    """P(t|R): each document's term distribution, weighted by its score; the `terms` strongest, summing to one.
+def relevance_model(
+    vectors: Sequence[Mapping[str, float]], scores: Sequence[float], terms: int
+) -> dict[str, float]:
+    """P(t|R): each document's term distribution, weighted by its score; the `terms` strongest, summing to
+    one.
 
     >>> relevance_model([{"a": 3, "b": 1}, {"b": 1}], [2.0, 1.0], 10)
     {'a': 0.5, 'b': 0.5}
@@ -66,7 +74,8 @@ def interpolate(query: Mapping[str, float], model: Mapping[str, float], weight: 
 
 
 class RM3(Stage):
-    """Expands from the ranking it receives and searches again with the retriever that found it: `bm25 >> rm3 % 1000`."""
+    """Expands from the ranking it receives and searches again with the retriever that found it: `bm25 >> rm3
+    % 1000`."""
 
     def __init__(self, terms: int = 10, docs: int = 10, weight: float = 0.5) -> None:
         if terms < 1 or docs < 1 or not 0 <= weight <= 1:
@@ -79,7 +88,9 @@ class RM3(Stage):
     @property
     def expression(self) -> Call:
         given = {"terms": (self.terms, 10), "docs": (self.docs, 10), "weight": (self.weight, 0.5)}
-        return Call("rm3", (), tuple((name, value) for name, (value, default) in given.items() if value != default))
+        return Call(
+            "rm3", (), tuple((name, value) for name, (value, default) in given.items() if value != default)
+        )
 
     def rank(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
         return [self._again(ranking, depth) for ranking in rankings]
@@ -87,7 +98,9 @@ class RM3(Stage):
     def _again(self, ranking: Ranking, depth: int | None) -> Ranking:
         retriever = ranking.origin
         if not isinstance(retriever, Retriever):
-            raise TamisError("rm3 has no retriever to search again", remedy="put one before it, as in `bm25 >> rm3`")
+            raise TamisError(
+                "rm3 has no retriever to search again", remedy="put one before it, as in `bm25 >> rm3`"
+            )
         return retriever.search(ranking, self.expand(retriever.index, ranking), depth)
 
     def expand(self, index: Index, ranking: Ranking) -> dict[str, float]:
@@ -95,13 +108,13 @@ class RM3(Stage):
         first = ranking.head(self.docs)
         vectors, scores = [], []
         for identity, score in zip(first.ids, first.scores.tolist(), strict=True):
-            vector = {t: tf for t, tf in index.document_terms(identity).items() if self._useful(index, t)}
+            vector = strongest(index.document_terms(identity), self.terms, lambda term: _useful(index, term))
             if vector:
-                vectors.append(strongest(vector, self.terms))
+                vectors.append(vector)
                 scores.append(score)
         query = unit(index.weights(ranking.query.text))
         return interpolate(query, relevance_model(vectors, scores, self.terms), self.weight)
 
-    @staticmethod
-    def _useful(index: Index, term: str) -> bool:
-        return bool(_GOOD.fullmatch(term)) and f32(index.df(term) / len(index)) <= _COMMON
+
+def _useful(index: Index, term: str) -> bool:
+    return bool(_GOOD.fullmatch(term) and f32(index.df(term) / index.collection.documents) <= _COMMON)

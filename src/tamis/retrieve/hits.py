@@ -1,7 +1,8 @@
 """A hit as one integer, so that the one sort order (score descending, then id ascending) is integer order.
 
-The upper 32 bits are the single-precision score, mapped so that a higher score is a smaller number; the lower 32 the rank of the document's id among
-the segment's sorted ids. Two hits never compare equal, so every way of finding the k best finds the same k.
+The upper 32 bits are the single-precision score, mapped so that a higher score is a smaller number; the lower
+32 the rank of the document's id among the segment's sorted ids. Two hits never compare equal, so every way of
+finding the k best finds the same k.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from tamis.columns import Array
+
 
 def keys(scores: Array, ranks: Array) -> Array:
     """

@@ -64,7 +64,8 @@ class Index:
         self.analyzer: Analyzer = get_analyzer(manifest.analyzer)
         self.collection: Collection = collection_of(segments)
 
-    # -- opening and changing -----------------------------------------------------------------------------------
+    # -- opening and changing
+    # -----------------------------------------------------------------------------------
 
     @classmethod
     def open(cls, path: str | Path) -> Index:
@@ -107,8 +108,8 @@ class Index:
 
     @contextmanager
     def writer(self, *, on_duplicate: OnDuplicate = "error") -> Iterator[IndexWriter]:
-        """The index's one writer; leave the block without `commit` and nothing has happened. A document whose id is known is an
-        error, replaces the old one, or is skipped."""
+        """The index's one writer; leave the block without `commit` and nothing has happened. A document whose
+        id is known is an error, replaces the old one, or is skipped."""
         with writer_lock(self.path):
             manifest, segments = _open_segments(self.path, {})
             remove_unnamed(self.path)
@@ -134,7 +135,8 @@ class Index:
         with self.writer() as writer:
             writer.merge()
 
-    # -- documents ----------------------------------------------------------------------------------------------
+    # -- documents
+    # ----------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return sum(segment.documents for segment in self.segments)
@@ -174,7 +176,8 @@ class Index:
             )
         return found
 
-    # -- first stages -------------------------------------------------------------------------------------------
+    # -- first stages
+    # -------------------------------------------------------------------------------------------
 
     def bm25(
         self,
@@ -190,7 +193,8 @@ class Index:
         return Retriever(self, BM25(k1, b, variant), only=only, without=without, backend=backend)
 
     def ql(self, mu: float = 1000.0, *, backend: Backend = "auto") -> Retriever:
-        """Query likelihood with Dirichlet smoothing; for the other forms give `Retriever` a `QueryLikelihood`."""
+        """Query likelihood with Dirichlet smoothing; for the other forms give `Retriever` a
+        `QueryLikelihood`."""
         return Retriever(self, QueryLikelihood(mu), backend=backend)
 
     def tfidf(self, *, backend: Backend = "auto") -> Retriever:
@@ -200,7 +204,7 @@ class Index:
         """The sequential dependence model; the index must have positions."""
         from tamis.retrieve.dependence import SDM
 
-        return SDM(self, parameters) if parameters else SDM(self)
+        return SDM(self, parameters)
 
     def pipeline(self, expression: str) -> Stage:
         """The stages that an expression names, over this index.
@@ -214,7 +218,8 @@ class Index:
 
         return build(expression, self)
 
-    # -- searching ----------------------------------------------------------------------------------------------
+    # -- searching
+    # ----------------------------------------------------------------------------------------------
 
     @cached_property
     def fingerprint(self) -> str:
@@ -249,14 +254,18 @@ class Index:
         ids: list[str] = [""] * len(found.documents)
         for number, segment in enumerate(self.segments):
             places = np.flatnonzero(found.segments == number)
-            for place, identity in zip(places.tolist(), segment.store.ids(found.documents[places]), strict=True):
+            for place, identity in zip(
+                places.tolist(), segment.store.ids(found.documents[places]), strict=True
+            ):
                 ids[place] = identity
         return ids
 
-    def _allowed(self, only: Iterable[str] | None, without: Iterable[str] | None) -> list[Array | None] | None:
+    def _allowed(
+        self, only: Iterable[str] | None, without: Iterable[str] | None
+    ) -> list[Array | None] | None:
         if only is None and without is None:
             return None
-        masks = []
+        masks: list[Array | None] = []
         wanted, unwanted = list(only or ()), list(without or ())
         for segment in self.segments:
             mask = np.full(len(segment), only is None)
@@ -350,7 +359,8 @@ class IndexWriter:
         found = self._index._find(identity)
         if found is None or self._is_deleted(*found):
             raise UnknownDocumentError(
-                f"the index holds no document {identity!r}", remedy="check the id; documents just added must be committed"
+                f"the index holds no document {identity!r}",
+                remedy="check the id; documents just added must be committed",
             )
         self._mark(*found)
 
@@ -435,8 +445,8 @@ def _segments_of(folder: Path, manifest: Manifest, opened: Mapping[str, Segment]
 
 
 def _open_segments(folder: Path, opened: Mapping[str, Segment]) -> tuple[Manifest, list[Segment]]:
-    """Open the last commit. A writer may replace it, and remove its segments, between our reading the manifest and opening
-    them: then the manifest has changed, and we start over."""
+    """Open the last commit. A writer may replace it, and remove its segments, between our reading the
+    manifest and opening them: then the manifest has changed, and we start over."""
     while True:
         manifest = Manifest.read(folder)
         try:
@@ -480,4 +490,3 @@ def _discarding(writer: IndexWriter) -> Iterator[IndexWriter]:
         yield writer
     finally:
         writer.discard()
-

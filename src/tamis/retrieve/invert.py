@@ -1,5 +1,5 @@
-"""From documents to posting lists in bounded memory: tokens gather in a buffer, a full buffer is sorted and spilled as a run,
-and at the end the runs are merged. Only the vocabulary grows with the collection."""
+"""From documents to posting lists in bounded memory: tokens gather in a buffer, a full buffer is sorted and
+spilled as a run, and at the end the runs are merged. Only the vocabulary grows with the collection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ KNOWN_SURFACES = 1 << 21
 
 
 class _Surfaces(dict[str, int]):
-    """Surface token -> term number, or -1 where the analyzer drops it; each distinct surface is analysed once."""
+    """Surface token -> term number, or -1 where the analyzer drops it; each distinct surface is analysed
+    once."""
 
     def __init__(self, analyzer: Analyzer) -> None:
         super().__init__()
@@ -73,7 +74,9 @@ class Run:
             positions = self._slice(
                 "positions", int(self._position_starts[low]), int(self._position_starts[high])
             )
-        return Postings(counts, self._slice("documents", start, stop), self._slice("tfs", start, stop), positions)
+        return Postings(
+            counts, self._slice("documents", start, stop), self._slice("tfs", start, stop), positions
+        )
 
     def _slice(self, name: str, start: int, stop: int) -> Array:
         values = self._columns[name]
@@ -86,7 +89,9 @@ class Run:
 class Inverter:
     """Takes documents' texts in order; `finish` gives their vocabulary, lengths and sorted runs."""
 
-    def __init__(self, analyzer: Analyzer, spill_folder: Path, *, positions: bool, run_tokens: int = RUN_TOKENS) -> None:
+    def __init__(
+        self, analyzer: Analyzer, spill_folder: Path, *, positions: bool, run_tokens: int = RUN_TOKENS
+    ) -> None:
         self._split = analyzer.split
         self._surfaces = _Surfaces(analyzer)
         self._spill_folder = spill_folder
@@ -122,7 +127,8 @@ class Inverter:
         kept = np.flatnonzero(tokens >= 0)
         key = tokens[kept].astype(np.uint64) << np.uint64(32)
         lengths = np.bincount(documents[kept].astype(np.int64), minlength=len(per_document))
-        # one sort brings the postings into order: by term, then by place in the buffer, hence by document and position
+        # one sort brings the postings into order: by term, then by place in the buffer, hence by document and
+        # position
         key |= kept.astype(np.uint64) if self._positions else documents[kept]
         key.sort()
         term = (key >> np.uint64(32)).astype(np.int64)
@@ -157,5 +163,3 @@ def _runs_of(values: Array) -> tuple[Array, Array]:
     """The distinct values of a sorted array and how often each occurs."""
     first = np.flatnonzero(np.diff(values, prepend=-1))
     return values[first], np.diff(np.append(first, len(values)))
-
-

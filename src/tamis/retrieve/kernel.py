@@ -1,15 +1,17 @@
 """Exact top-k by dynamic pruning, compiled with numba: block-max MaxScore over windows of documents.
 
-The collection is cut into windows of consecutive documents. From the blocks' competitive pairs follows, for each term and window, a bound
-on what the term can add there. The most promising windows are visited first, so that the k-th best score rises early; a
-window that cannot reach it is skipped. Inside a window MaxScore applies (Turtle & Flood 1995): the terms with the smallest
-bounds, whose sum cannot reach the k-th score, only complete documents that the other terms bring close enough.
+The collection is cut into windows of consecutive documents. From the blocks' competitive pairs follows, for
+each term and window, a bound on what the term can add there. The most promising windows are visited first, so
+that the k-th best score rises early; a window that cannot reach it is skipped. Inside a window MaxScore
+applies (Turtle & Flood 1995): the terms with the smallest bounds, whose sum cannot reach the k-th score, only
+complete documents that the other terms bring close enough.
 
-Ties are broken by id, whatever the order of visit, because a hit is one integer (see `tamis.retrieve.hits`). Contributions are single
-precision and their sums double, hence exact, so the order of addition does not matter either.
+Ties are broken by id, whatever the order of visit, because a hit is one integer (see `tamis.retrieve.hits`).
+Contributions are single precision and their sums double, hence exact, so the order of addition does not
+matter either.
 
-Indices are unsigned where it counts: numba guards signed ones against being negative. This module imports numba, so it is imported only
-when numba is wanted.
+Indices are unsigned where it counts: numba guards signed ones against being negative. This module imports
+numba, so it is imported only when numba is wanted.
 """
 
 # mypy: disable-error-code="untyped-decorator,no-untyped-def"
@@ -115,8 +117,8 @@ def _select(keys, size, k):
 def _bound(
     terms, table, bounds, norm_low, codes, block_first, block_place, block_pairs, pairs, documents, tfs
 ):
-    """What each term can add in each window, which of its postings is the first at or beyond each window's start, and what each
-    block can add."""
+    """What each term can add in each window, which of its postings is the first at or beyond each window's
+    start, and what each block can add."""
     count, n_terms = len(codes), len(terms)
     n_windows = (count + WINDOW - 1) // WINDOW
     window_bound = np.zeros((n_terms, n_windows), np.float32)
@@ -270,7 +272,9 @@ def top_k(
                     for j in range(begin, end):
                         d = u64(shift + _distance(documents, place, wide, j))
                         tf = tfs[u64(at + j)]
-                        value = _value(entry, row, tf, window_codes[d], at + j, overflow_place, overflow_score)
+                        value = _value(
+                            entry, row, tf, window_codes[d], at + j, overflow_place, overflow_score
+                        )
                         if alone and value < need:
                             continue
                         sum_so_far = accumulator[d]
@@ -330,7 +334,13 @@ def top_k(
                         d = u64(shift + _distance(documents, place, wide, j))
                         if accumulator[d] != 0:
                             accumulator[d] += _value(
-                                entry, row, tfs[u64(at + j)], window_codes[d], at + j, overflow_place, overflow_score
+                                entry,
+                                row,
+                                tfs[u64(at + j)],
+                                window_codes[d],
+                                at + j,
+                                overflow_place,
+                                overflow_score,
                             )
 
         # c. what is complete competes

@@ -25,7 +25,8 @@ def _float4_to_long(code: int) -> int:
 
 #: The length that each norm byte stands for.
 LENGTH_OF_NORM: Array = np.array(
-    [code if code < _EXACT else _EXACT + _float4_to_long(code - _EXACT) for code in range(256)], dtype=np.int64
+    [code if code < _EXACT else _EXACT + _float4_to_long(code - _EXACT) for code in range(256)],
+    dtype=np.int64,
 )
 
 

@@ -1,11 +1,12 @@
-"""The index folder: immutable segments, and a manifest that is replaced in one step and vouches for every byte.
+"""The index folder: immutable segments, and a manifest that is replaced in one step and vouches for every
+byte.
 
-    IDX/manifest.json          generation, analyzer, segments and their columns' checksums; a checksum of itself
-    IDX/segments/NAME/...      column files, never changed once the manifest names them
-    IDX/lock                   held by the one process that writes
+    IDX/manifest.json          generation, analyzer, segments and their columns' checksums; a checksum of
+    itself IDX/segments/NAME/...      column files, never changed once the manifest names them IDX/lock
+    held by the one process that writes
 
-A commit writes new files, makes them durable, and then replaces the manifest. A process killed at any moment leaves the last
-manifest, and files that no manifest names, which the next writer removes.
+A commit writes new files, makes them durable, and then replaces the manifest. A process killed at any moment
+leaves the last manifest, and files that no manifest names, which the next writer removes.
 """
 
 from __future__ import annotations
@@ -57,12 +58,15 @@ class Manifest:
             data = path.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             raise InputError(
-                f"{folder} holds no index", remedy="make one with `tamis index CORPUS -o IDX`, or finish the interrupted one"
+                f"{folder} holds no index",
+                remedy="make one with `tamis index CORPUS -o IDX`, or finish the interrupted one",
             ) from None
         digest, _, rest = data.partition(b"\n")
         text = rest.removesuffix(b"\n")
         if digest.decode("ascii", "replace") != xxhash.xxh3_128_hexdigest(text):
-            raise CorruptError(f"{path} is corrupt", remedy="restore it from a copy, or build the index again")
+            raise CorruptError(
+                f"{path} is corrupt", remedy="restore it from a copy, or build the index again"
+            )
         body = json.loads(text)
         if body["format"] != FORMAT:
             raise InputError(
@@ -102,7 +106,8 @@ def _lock(descriptor: int) -> None:
 
 
 def remove_unnamed(folder: Path) -> None:
-    """Remove what a killed or finished writer left that the manifest does not name. Only the holder of the lock may call this."""
+    """Remove what a killed or finished writer left that the manifest does not name. Only the holder of the
+    lock may call this."""
     committed = (folder / "manifest.json").exists()
     named = {segment.name: segment for segment in Manifest.read(folder).segments} if committed else {}
     for path in (folder / "segments").glob("*"):

@@ -1,10 +1,10 @@
 """Posting lists on disk: blocks of 128, each with its first document and its competitive (tf, length) pairs.
 
-Inside a block a posting is the distance to the block's first document, in 16 bits (32 where the block spans more), and one
-byte of term frequency: no sums to undo, so a block can be searched and scored where it lies in the
-mapped file. Length enters as Lucene's one-byte norm. A pair (tf, norm) is competitive when no other posting of its block has
-a higher tf and a shorter document; any score that grows with tf and shrinks with length is bounded by its value at these
-pairs, which is why k1, b and mu can be chosen at query time.
+Inside a block a posting is the distance to the block's first document, in 16 bits (32 where the block spans
+more), and one byte of term frequency: no sums to undo, so a block can be searched and scored where it lies in
+the mapped file. Length enters as Lucene's one-byte norm. A pair (tf, norm) is competitive when no other
+posting of its block has a higher tf and a shorter document; any score that grows with tf and shrinks with
+length is bounded by its value at these pairs, which is why k1, b and mu can be chosen at query time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class PostingSource(Protocol):
         ...
 
     def read(self, first: int, last: int) -> Postings:
-        """The postings of the new vocabulary's terms first..last-1, with the new segment's document numbers."""
+        """The postings of the new vocabulary's terms first..last-1, with the new segment's document
+        numbers."""
         ...
 
 
@@ -70,7 +71,7 @@ def join(parts: Sequence[Postings]) -> Postings:
     """
     if len(parts) == 1:
         return parts[0]
-    counts = np.sum([part.counts for part in parts], axis=0, dtype=np.int64)
+    counts = np.stack([part.counts for part in parts]).sum(axis=0, dtype=np.int64)
     total = int(counts.sum())
     documents, tfs = np.empty(total, np.uint32), np.empty(total, np.uint32)
     place = np.cumsum(counts) - counts
@@ -91,7 +92,8 @@ def join(parts: Sequence[Postings]) -> Postings:
 
 
 def competitive_pairs(tfs: Array, norms: Array, block_starts: Array) -> tuple[Array, Array]:
-    """For each block its (tf, norm) pairs that no other posting dominates, as tf << 8 | norm, and where each block's pairs start.
+    """For each block its (tf, norm) pairs that no other posting dominates, as tf << 8 | norm, and where each
+    block's pairs start.
 
     >>> pairs, starts = competitive_pairs(np.array([1, 3, 2, 1]), np.array([5, 9, 9, 7]), np.array([0, 3]))
     >>> [(int(p) >> 8, int(p) & 255) for p in pairs], starts.tolist()
@@ -100,7 +102,8 @@ def competitive_pairs(tfs: Array, norms: Array, block_starts: Array) -> tuple[Ar
     blocks = np.repeat(np.arange(len(block_starts)), np.diff(np.append(block_starts, len(tfs))))
     levels: list[Array] = []
     tf = 0
-    # the shortest document among those with at least this tf; each level looks only at the postings that reach it
+    # the shortest document among those with at least this tf; each level looks only at the postings that
+    # reach it
     while len(tfs):
         tf += 1
         first = np.flatnonzero(np.diff(blocks, prepend=-1))
@@ -143,7 +146,7 @@ def from_variable_bytes(data: Array) -> Array:
     """
     ends = np.flatnonzero(data < 128)
     starts = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else ends
-    values = (data[starts] & 127).astype(np.int64)
+    values: Array = (data[starts] & 127).astype(np.int64)
     for byte in range(1, int((ends - starts).max(initial=0)) + 1):
         long = ends - starts >= byte
         values[long] |= (data[starts[long] + byte] & 127).astype(np.int64) << (7 * byte)
@@ -166,7 +169,9 @@ class PostingsWriter:
     def __init__(self, folder: Path, norms: Array, positions: bool) -> None:
         self._folder = folder
         self._norms = norms
-        self._columns = {name: ColumnWriter(folder / f"postings.{name}", dtype) for name, dtype in self.COLUMNS}
+        self._columns = {
+            name: ColumnWriter(folder / f"postings.{name}", dtype) for name, dtype in self.COLUMNS
+        }
         self._positions = ColumnWriter(folder / "postings.positions", "u1") if positions else None
         self._counts: list[Array] = []
         self._occurrences: list[Array] = []
@@ -247,7 +252,7 @@ def write_postings(
 ) -> dict[str, ColumnInfo]:
     """Merge the sources, whose documents follow each other, into one set of posting lists."""
     writer = PostingsWriter(folder, norms, positions)
-    counts = np.sum([source.counts() for source in sources], axis=0, dtype=np.int64)
+    counts = np.stack([source.counts() for source in sources]).sum(axis=0, dtype=np.int64)
     cumulative = np.cumsum(counts)
     first = 0
     while first < len(counts):

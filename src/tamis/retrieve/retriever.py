@@ -25,7 +25,9 @@ def options_of(value: Any) -> tuple[tuple[str, Any], ...]:
     >>> options_of(BM25(k1=1.2))
     (('k1', 1.2),)
     """
-    return tuple((f.name, getattr(value, f.name)) for f in fields(value) if getattr(value, f.name) != f.default)
+    return tuple(
+        (f.name, getattr(value, f.name)) for f in fields(value) if getattr(value, f.name) != f.default
+    )
 
 
 class Retriever(Stage):

@@ -1,8 +1,8 @@
 """What one query term adds to a document's score: BM25 and its variants, tf-idf, query likelihood.
 
-Each model is a value (a frozen dataclass of its parameters) with one pure function, `contribution`, over arrays. Searching, pruning
-and explaining all call that function, so each formula stands once. Every contribution must grow with tf and shrink with
-length: the index's bounds rest on it.
+Each model is a value (a frozen dataclass of its parameters) with one pure function, `contribution`, over
+arrays. Searching, pruning and explaining all call that function, so each formula stands once. Every
+contribution must grow with tf and shrink with length: the index's bounds rest on it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class Model(Protocol):
         ...
 
     def prior(self, length: Array, terms: Terms, collection: Collection) -> Array | None:
-        """What every retrieved document gets whatever terms it holds, never increasing in length; None for nothing."""
+        """What every retrieved document gets whatever terms it holds, never increasing in length; None for
+        nothing."""
         ...
 
 
@@ -77,13 +78,13 @@ def lucene_idf(df: Array, documents: int) -> Array:
 class BM25:
     """Eq. 2 of the survey in five variants.
 
-    `lucene` (the default) is what Lucene and Anserini compute, in single precision as they do, with their rounded
-    document lengths; the others use exact lengths. `robertson` is the equation as printed: its idf is negative for terms in more than
-    half of the documents.
+    `lucene` (the default) is what Lucene and Anserini compute, in single precision as they do, with their
+    rounded document lengths; the others use exact lengths. `robertson` is the equation as printed: its idf is
+    negative for terms in more than half of the documents.
 
     >>> terms = Terms(np.array([1.0]), np.array([1]), np.array([2]))
-    >>> float(BM25().contribution(np.array([2]), np.array([4]), terms, Collection(3, 12)).round(4)[0])
-    0.6764
+    >>> f"{BM25().contribution(np.array([2]), np.array([4]), terms, Collection(3, 12))[0]:.4f}"
+    '0.6764'
     """
 
     k1: float = 0.9
@@ -127,7 +128,8 @@ class BM25:
 def _lucene_bm25(
     tf: Array, length: Array, weight: Array, idf: Array, mean_length: float, k1: float, b: float
 ) -> Array:
-    """In single precision and in Lucene's order of operations, so that scores equal its own to the last bit."""
+    """In single precision and in Lucene's order of operations, so that scores equal its own to the last
+    bit."""
     f = np.float32
     with np.errstate(divide="ignore", over="ignore"):
         inverse = f(1) / (f(k1) * ((f(1) - f(b)) + f(b) * length.astype(f) / f(mean_length)))
@@ -152,7 +154,9 @@ class TfIdf:
 
     def contribution(self, tf: Array, length: Array, terms: Terms, collection: Collection) -> Array:
         idf = 1 + np.log((collection.documents + 1) / (terms.df + 1))
-        return np.asarray(terms.weight * np.sqrt(tf) * idf**2 / np.sqrt(np.maximum(length, 1)), dtype=np.float32)
+        return np.asarray(
+            terms.weight * np.sqrt(tf) * idf**2 / np.sqrt(np.maximum(length, 1)), dtype=np.float32
+        )
 
     def prior(self, length: Array, terms: Terms, collection: Collection) -> None:
         return None
@@ -162,13 +166,15 @@ class TfIdf:
 class QueryLikelihood:
     """Query likelihood with Dirichlet (`mu`) or Jelinek-Mercer (`lam`) smoothing.
 
-    `lucene` (the default) scores as Lucene's LMDirichletSimilarity and LMJelinekMercerSimilarity: only terms that the document holds
-    count, and none below zero. `exact` is the log-likelihood of the whole query, sum log((tf + mu P(t|C)) / (length + mu)).
+    `lucene` (the default) scores as Lucene's LMDirichletSimilarity and LMJelinekMercerSimilarity: only terms
+    that the document holds count, and none below zero. `exact` is the log-likelihood of the whole query, sum
+    log((tf + mu P(t|C)) / (length + mu)).
 
     >>> terms = Terms(np.array([1.0]), np.array([1]), np.array([9]))
     >>> model = QueryLikelihood(mu=10)
-    >>> float(model.contribution(np.array([2]), np.array([10]), terms, Collection(9, 99)).round(4)[0])  # log(1 + 2/1) - log 2
-    0.4055
+    >>> score = model.contribution(np.array([2]), np.array([10]), terms, Collection(9, 99))[0]
+    >>> f"{score:.4f}"  # log(1 + 2 / 1) - log 2
+    '0.4055'
     """
 
     mu: float = 1000.0
@@ -211,6 +217,10 @@ class QueryLikelihood:
             return None
         background = self._background(terms, collection)
         if self.smoothing == "jelinek-mercer":
-            return np.full(length.shape, np.sum(terms.weight * np.log(self.lam * background)), dtype=np.float32)
+            return np.full(
+                length.shape, np.sum(terms.weight * np.log(self.lam * background)), dtype=np.float32
+            )
         unseen = np.sum(terms.weight * np.log(background))
-        return np.asarray(unseen + terms.weight.sum() * np.log(self.mu / (length + self.mu)), dtype=np.float32)
+        return np.asarray(
+            unseen + terms.weight.sum() * np.log(self.mu / (length + self.mu)), dtype=np.float32
+        )

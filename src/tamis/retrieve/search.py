@@ -1,8 +1,9 @@
 """Finding the k best documents for a weighted bag of terms: one plan, two ways to carry it out.
 
-`plan` turns a model and a query into tables of contributions, one row a tf and one column a document length, because a collection has few distinct
-values of either: the formula is evaluated a few thousand times a query instead of once a posting, and the loops know nothing of
-models. `exhaustive` (numpy) scores every posting; the compiled kernel prunes. They return the same hits.
+`plan` turns a model and a query into tables of contributions, one row a tf and one column a document length,
+because a collection has few distinct values of either: the formula is evaluated a few thousand times a query
+instead of once a posting, and the loops know nothing of models. `exhaustive` (numpy) scores every posting;
+the compiled kernel prunes. They return the same hits.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class Plan:
 
     terms: Sequence[Term]
     table: Array  # float32 (terms, tfs, codes)
-    bounds: Array  # float32 (terms, tfs, norms), at least the table's value for every shorter tf and longer document
+    bounds: (
+        Array  # float32 (terms, tfs, norms): at least the table's value for any lower tf and longer document
+    )
     norm_low: int
     codes: Array
     prior: Array  # float32 (codes,)
@@ -57,7 +60,9 @@ def statistics(segments: Sequence[Segment], weights: Mapping[str, float]) -> Ter
     )
 
 
-def plan(segment: Segment, model: Model, weights: Mapping[str, float], terms: Terms, collection: Collection) -> Plan | None:
+def plan(
+    segment: Segment, model: Model, weights: Mapping[str, float], terms: Terms, collection: Collection
+) -> Plan | None:
     """The tables for one segment, or None where it holds no term of the query."""
     entries = [segment.term(term) for term in weights]
     here = [i for i, entry in enumerate(entries) if entry is not None]
@@ -90,7 +95,9 @@ def plan(segment: Segment, model: Model, weights: Mapping[str, float], terms: Te
         documents, exact = segment.decode(entry)
         at = entry.overflow_place - entry.first_posting
         one = Terms(stats.weight[i : i + 1], stats.df[i : i + 1], stats.cf[i : i + 1])
-        known = (LENGTH_OF_NORM[segment.norms] if model.lengths == "lucene" else segment.lengths)[documents[at]]
+        known = (LENGTH_OF_NORM[segment.norms] if model.lengths == "lucene" else segment.lengths)[
+            documents[at]
+        ]
         overflow.append(model.contribution(exact[at], known, one, collection))
         bounds[i, -1] = np.maximum(bounds[i, -1], overflow[-1].max())
     prior = model.prior(lengths, terms, collection)
@@ -183,7 +190,8 @@ def search(
 
 
 def _merge(found: Sequence[tuple[Array, Segment, int]], k: int) -> Found:
-    """One list from the segments' lists: id ranks are a segment's own, so across segments the ids themselves break ties."""
+    """One list from the segments' lists: id ranks are a segment's own, so across segments the ids themselves
+    break ties."""
     parts = []
     for keys, segment, number in found:
         scores, ranks = hits.unpack(keys)
@@ -193,7 +201,11 @@ def _merge(found: Sequence[tuple[Array, Segment, int]], k: int) -> Found:
     if not parts:
         return Found(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32))
     joined = Found(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
-    ids = [i for part, (_, segment, _) in zip(parts, found, strict=True) for i in segment.store.ids(part.documents)]
+    ids = [
+        i
+        for part, (_, segment, _) in zip(parts, found, strict=True)
+        for i in segment.store.ids(part.documents)
+    ]
     scores_and_ids = list(zip((-joined.scores).tolist(), ids, strict=True))
     order = sorted(range(len(ids)), key=scores_and_ids.__getitem__)[:k]
     return Found(*(column[order] for column in joined))
@@ -207,7 +219,9 @@ def use_numba(backend: Backend, planned: Plan) -> bool:
     """numpy while that is quicker than loading the compiled kernel, numba from then on."""
     if backend != "auto":
         if backend == "numba" and not numba_installed():
-            raise MissingDependencyError("numba is not installed", remedy="pip install numba, or use backend='numpy'")
+            raise MissingDependencyError(
+                "numba is not installed", remedy="pip install numba, or use backend='numpy'"
+            )
         if backend not in ("numba", "numpy"):
             raise InputError(f"no backend {backend!r}", remedy="use auto, numba or numpy")
         return backend == "numba"

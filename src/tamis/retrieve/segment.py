@@ -1,7 +1,9 @@
-"""A segment: some documents, their ids, lengths, vocabulary and posting lists, as immutable column files in one folder."""
+"""A segment: some documents, their ids, lengths, vocabulary and posting lists, as immutable column files in
+one folder."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -46,13 +48,18 @@ class SegmentInfo:
         columns = {name: ColumnInfo(**info) for name, info in data["columns"].items()}
         deleted = data["deleted_info"]
         return cls(
-            data["name"], data["documents"], columns, data["deleted"], ColumnInfo(**deleted) if deleted else None
+            data["name"],
+            data["documents"],
+            columns,
+            data["deleted"],
+            ColumnInfo(**deleted) if deleted else None,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """Where a term's postings lie in a segment, and its statistics among the documents that are not deleted."""
+    """Where a term's postings lie in a segment, and its statistics among the documents that are not
+    deleted."""
 
     number: int
     df: int
@@ -69,7 +76,9 @@ class Term:
 class SegmentWriter:
     """Takes documents one by one; `close` writes the segment."""
 
-    def __init__(self, folder: Path, analyzer: Analyzer, *, positions: bool, keep: Keep | None = None) -> None:
+    def __init__(
+        self, folder: Path, analyzer: Analyzer, *, positions: bool, keep: Keep | None = None
+    ) -> None:
         self._folder = folder
         self._keep = keep
         self._positions = positions
@@ -184,9 +193,7 @@ class Segment:
 
     def terms(self) -> list[str]:
         text, ends = self.column("terms.text").tobytes(), self.column("terms.ends").tolist()
-        return [
-            text[a:b].decode("utf-8", "surrogatepass") for a, b in zip(ends[:-1], ends[1:], strict=True)
-        ]
+        return [text[a:b].decode("utf-8", "surrogatepass") for a, b in itertools.pairwise(ends)]
 
     def term(self, term: str) -> Term | None:
         """The term's entry, its posting data checked, or None where no live document holds it."""
@@ -310,7 +317,8 @@ class Segment:
         total = np.cumsum(gaps)
         starts = np.cumsum(tfs) - tfs
         before = total[starts] - gaps[starts]  # what earlier documents summed to
-        return total - np.repeat(before, tfs)
+        positions: Array = total - np.repeat(before, tfs)
+        return positions
 
 
 class SegmentSource:
@@ -331,7 +339,9 @@ class SegmentSource:
     def counts(self) -> Array:
         here = self._old >= 0
         totals = np.zeros(len(self._old), dtype=np.int64)
-        totals[here] = np.diff(self._segment.column("postings.term_postings").astype(np.int64))[self._old[here]]
+        totals[here] = np.diff(self._segment.column("postings.term_postings").astype(np.int64))[
+            self._old[here]
+        ]
         return totals  # deleted documents included: an upper bound is enough to size batches
 
     def read(self, first: int, last: int) -> Postings:

@@ -9,7 +9,8 @@ import numpy as np
 
 @cache
 def warm() -> None:
-    """Run the kernel on a one-document index, so that it is compiled (a few seconds, then cached on disk) and loaded."""
+    """Run the kernel on a one-document index, so that it is compiled (a few seconds, then cached on disk) and
+    loaded."""
     import tempfile
     from pathlib import Path
 

@@ -6,7 +6,7 @@ What happens to a token depends on that token alone, so that an index can analys
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 
 from tamis.errors import InputError
@@ -22,6 +22,8 @@ _STOP_WORDS = """
 ENGLISH_STOP_WORDS = frozenset(_STOP_WORDS.split())
 """The 33 words that Lucene's EnglishAnalyzer drops."""
 
+_MOST_KNOWN = 1 << 17  # tokens that an analyzer remembers the terms of
+
 
 @dataclass(frozen=True, slots=True)
 class Analyzer:
@@ -35,6 +37,7 @@ class Analyzer:
     name: str
     split: Callable[[str], list[str]]
     filters: tuple[Filter, ...] = ()
+    _known: dict[str, str | None] = field(default_factory=dict, repr=False, compare=False)
 
     def term(self, surface: str) -> str | None:
         """What a token of `split` becomes; None if nothing is left of it."""
@@ -47,7 +50,18 @@ class Analyzer:
 
     def tokens(self, text: str) -> list[str]:
         """The terms of a text, in order."""
-        return [term for surface in self.split(text) if (term := self.term(surface)) is not None]
+        known = self._known
+        terms = []
+        for surface in self.split(text):
+            try:
+                term = known[surface]
+            except KeyError:
+                if len(known) >= _MOST_KNOWN:
+                    known.clear()
+                term = known[surface] = self.term(surface)
+            if term is not None:
+                terms.append(term)
+        return terms
 
 
 def lower_case(token: str) -> str:
