@@ -7,14 +7,18 @@
 ('d1',)
 """
 
-from tamis.documents import Document, Query
-from tamis.errors import TamisError
-from tamis.ranking import Hit, Ranking, Run, ScoreKind, Span
-from tamis.retrieve.feedback import RM3
-from tamis.retrieve.index import Index
-from tamis.retrieve.retriever import Retriever
-from tamis.retrieve.score import BM25, QueryLikelihood, TfIdf
-from tamis.stage import Pipeline, Stage
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tamis.documents import Document, Query
+    from tamis.errors import TamisError
+    from tamis.ranking import Hit, Ranking, Run, ScoreKind, Span
+    from tamis.retrieve.feedback import RM3
+    from tamis.retrieve.index import Index
+    from tamis.retrieve.retriever import Retriever
+    from tamis.retrieve.score import BM25, QueryLikelihood, TfIdf
+    from tamis.stage import Pipeline, Stage
 
 __version__ = "0.1.0"
 
@@ -37,3 +41,27 @@ __all__ = [
     "TfIdf",
     "__version__",
 ]
+
+_HOME = {
+    "tamis.documents": ("Document", "Query"),
+    "tamis.errors": ("TamisError",),
+    "tamis.ranking": ("Hit", "Ranking", "Run", "ScoreKind", "Span"),
+    "tamis.retrieve.feedback": ("RM3",),
+    "tamis.retrieve.index": ("Index",),
+    "tamis.retrieve.retriever": ("Retriever",),
+    "tamis.retrieve.score": ("BM25", "QueryLikelihood", "TfIdf"),
+    "tamis.stage": ("Pipeline", "Stage"),
+}
+_MODULE = {name: module for module, names in _HOME.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first used, so that the command line starts before numpy does."""
+    if name not in _MODULE:
+        raise AttributeError(f"module 'tamis' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_MODULE[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

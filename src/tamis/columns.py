@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import numpy as np
 import xxhash
 
 from tamis.errors import CorruptError
-from tamis.files import storage_errors
+from tamis.files import storage_errors, unreadable
 
 CHUNK = 1 << 18
 CHECK_AT_OPEN = 1 << 24  # bytes; larger columns are checked as they are read
@@ -84,8 +85,11 @@ class ColumnWriter:
         return ColumnInfo(self.dtype.str, self.count, xxhash.xxh3_128_hexdigest(sums))
 
     def discard(self) -> None:
-        self._file.close()
-        self._path.unlink(missing_ok=True)
+        """Close and remove the file, as far as the file system lets us."""
+        with suppress(OSError):
+            self._file.close()
+        with suppress(OSError):
+            self._path.unlink()
 
 
 def write_column(path: Path, values: Array, dtype: str) -> ColumnInfo:
@@ -112,7 +116,8 @@ def smallest_unsigned(largest: int) -> str:
 
 
 class Column:
-    """A column file, memory-mapped and read-only."""
+    """A column file, read-only: memory-mapped, or read at once if it is no larger than a chunk, because every
+    mapping holds a file open, and an index that is often added to has hundreds of small columns."""
 
     def __init__(self, path: Path, info: ColumnInfo) -> None:
         self.path = path
@@ -121,15 +126,21 @@ class Column:
         chunks = -(-size // CHUNK)
         try:
             with path.open("rb") as file:
-                actual = path.stat().st_size
+                actual = os.fstat(file.fileno()).st_size
                 if actual != size + 8 * chunks:
                     raise self._corrupt(f"{actual:,} bytes where {size + 8 * chunks:,} were written")
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+                self._data: mmap.mmap | bytes
+                if size > CHUNK:
+                    self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                else:
+                    self._data = file.read()
         except FileNotFoundError:
-            raise
+            raise  # perhaps a writer has removed it: whoever holds the manifest can tell
+        except (IsADirectoryError, NotADirectoryError) as error:
+            raise self._corrupt(f"{error.strerror}") from error
         except OSError as error:
-            raise self._corrupt(error.strerror or str(error)) from error
-        sums = self._map[size:]
+            raise unreadable(path, error) from error
+        sums = self._data[size:]
         if xxhash.xxh3_128_hexdigest(sums) != info.digest:
             raise self._corrupt("its checksums are damaged")
         self._sums = np.frombuffer(sums, dtype="<u8")
@@ -137,7 +148,7 @@ class Column:
         self._itemsize = dtype.itemsize
         self._checked = np.zeros(chunks, dtype=bool)
         self._all_checked = not chunks
-        self.unchecked = np.frombuffer(self._map, dtype=dtype, count=info.count)
+        self.unchecked = np.frombuffer(self._data, dtype=dtype, count=info.count)
         if size <= CHECK_AT_OPEN:
             self.all()
 
@@ -158,7 +169,7 @@ class Column:
         return self.unchecked[start:stop]
 
     def _check(self, first: int, last: int) -> None:
-        view = memoryview(self._map)
+        view = memoryview(self._data)
         for chunk in range(first, last + 1):
             if not self._checked[chunk]:
                 start = chunk * CHUNK

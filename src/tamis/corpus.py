@@ -12,7 +12,7 @@ import itertools
 import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Literal
 
@@ -25,6 +25,7 @@ from tamis.errors import InputError, UnknownDocumentError
 
 FRAME = 1 << 14  # bytes of text before a frame is closed
 CACHED_FRAMES = 256
+LONGEST_PART = (1 << 32) - 1  # bytes: a frame keeps the lengths of titles, texts and metadata in 32 bits
 Keep = Literal["first", "last"]
 
 
@@ -46,15 +47,8 @@ class StoreWriter:
         self.count = 0
 
     def add(self, document: Document) -> None:
-        identity = _encode(document.id, "id")
-        if not identity or b"\0" in identity:
-            raise InputError(
-                f"the document id {document.id!r} is empty or holds a NUL", remedy="give it an id"
-            )
-        title, text = _encode(document.title, "title"), _encode(document.text, "text")
-        metadata = (
-            json.dumps(dict(document.metadata), ensure_ascii=False).encode() if document.metadata else b""
-        )
+        """Append a document; one that is refused (`InputError`) leaves the store as it was."""
+        identity, title, text, metadata = _encoded(document)
         self._ids.append(identity)
         self._parts += (title, text, metadata)
         self._lengths += (len(title), len(text), len(metadata))
@@ -97,6 +91,10 @@ class StoreWriter:
                 for number in chosen.tolist():
                     self.add(store.document(number))
 
+    def discard(self) -> None:
+        self._frames.discard()
+        self._id_text.discard()
+
     def close(self, keep: Keep | None = None) -> tuple[dict[str, ColumnInfo], Array]:
         """Sort the ids, write what is left, and return the columns for the manifest, and the documents that
         share an id with the one to `keep`; with nothing to keep a shared id is an error."""
@@ -119,13 +117,43 @@ class StoreWriter:
         return infos, dropped
 
 
-def _encode(text: str, what: str) -> bytes:
+def _encoded(document: Document) -> tuple[bytes, bytes, bytes, bytes]:
+    """A document's id, title, text and metadata as bytes."""
+    identity = _encode(document.id, document, "id")
+    if not identity or b"\0" in identity:
+        raise InputError(f"the id of {_named(document)} is empty or holds a NUL", remedy="give it an id")
+    title, text = _encode(document.title, document, "title"), _encode(document.text, document, "text")
+    metadata = b""
+    if document.metadata:
+        try:
+            as_json = json.dumps(dict(document.metadata), ensure_ascii=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InputError(
+                f"the metadata of {_named(document)} is not JSON ({error})", remedy="use plain values in it"
+            ) from error
+        metadata = _encode(as_json, document, "metadata")
+    return identity, title, text, metadata
+
+
+def _encode(text: str, document: Document, what: str) -> bytes:
+    if not isinstance(text, str):  # from callers without a type checker
+        raise InputError(
+            f"the {what} of {_named(document)} is {type(text).__name__}, not str", remedy="give it as text"
+        )
     try:
-        return text.encode()
+        data = text.encode()
     except UnicodeEncodeError as error:
         raise InputError(
-            f"the {what} {text[:40]!r} is not valid Unicode", remedy="repair its encoding"
+            f"the {what} of {_named(document)} is not valid Unicode at character {error.start + 1:,}",
+            remedy="repair its encoding",
         ) from error
+    if len(data) > LONGEST_PART:
+        raise InputError(f"the {what} of {_named(document)} has {len(data):,} bytes", remedy="split it")
+    return data
+
+
+def _named(document: Document) -> str:
+    return f"document {document.id!r:.100}"
 
 
 def sort_ids(text: Array, ends: Array, keep: Keep | None = None) -> tuple[Array, Array]:
@@ -187,8 +215,9 @@ class Store:
         self._id_rank = column("id_rank")
         self._frame_ends = column("frame_ends").all()
         self._frame_firsts = column("frame_firsts").all()
-        # one cache a store, not one for the class: an lru_cache on the method would keep every store alive
-        self._frame = lru_cache(CACHED_FRAMES)(self._read_frame)
+        # of a function, not of the method: a store that its own cache refers to would keep its files open
+        # until the garbage collector comes by
+        self._frame = lru_cache(CACHED_FRAMES)(partial(_read_frame, self._frames, self._frame_ends))
 
     def __len__(self) -> int:
         return len(self._id_rank)
@@ -222,6 +251,10 @@ class Store:
 
     def number(self, identity: str) -> int:
         """The number of the document with this id, or -1."""
+        if not isinstance(identity, str):
+            raise InputError(
+                f"the id {identity!r} is {type(identity).__name__}, not str", remedy="give a str"
+            )
         wanted = identity.encode("utf-8", "surrogatepass")
         order, ends, text = self._id_order.all(), self._id_ends.all(), self._id_text.all()
         low, high = 0, len(order)
@@ -250,11 +283,13 @@ class Store:
     def __iter__(self) -> Iterator[Document]:
         return (self.document(number) for number in range(len(self)))
 
-    def _read_frame(self, frame: int) -> list[tuple[str, str, str]]:
-        start, stop = int(self._frame_ends[frame]), int(self._frame_ends[frame + 1])
-        raw = zstandard.ZstdDecompressor().decompress(self._frames.slice(start, stop).tobytes())
-        (count,) = struct.unpack_from("<I", raw)
-        lengths = np.frombuffer(raw, dtype="<u4", count=3 * count, offset=4)
-        ends = (4 + 12 * count + np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])).tolist()
-        parts = [raw[a:b].decode() for a, b in itertools.pairwise(ends)]
-        return list(zip(parts[0::3], parts[1::3], parts[2::3], strict=True))
+
+def _read_frame(frames: Column, frame_ends: Array, frame: int) -> list[tuple[str, str, str]]:
+    """The titles, texts and metadata of a frame's documents."""
+    start, stop = int(frame_ends[frame]), int(frame_ends[frame + 1])
+    raw = zstandard.ZstdDecompressor().decompress(frames.slice(start, stop).tobytes())
+    (count,) = struct.unpack_from("<I", raw)
+    lengths = np.frombuffer(raw, dtype="<u4", count=3 * count, offset=4)
+    ends = (4 + 12 * count + np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])).tolist()
+    parts = [raw[a:b].decode() for a, b in itertools.pairwise(ends)]
+    return list(zip(parts[0::3], parts[1::3], parts[2::3], strict=True))

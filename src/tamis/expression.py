@@ -13,6 +13,7 @@ parsed expression and parsing it again gives the same expression.
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass
 
@@ -87,6 +88,8 @@ _TOKEN = re.compile(rf"\s*(?:(?P<op>>>|[%(),=])|(?P<quoted>{_QUOTED.pattern})|(?
                     rf"|(?P<word>{_WORD.pattern})|(?P<end>\Z))")  # fmt: skip
 _NAME = re.compile(r"[a-z_][a-z0-9_]*")
 _CONSTANTS: dict[str, Value] = {"true": True, "false": False, "none": None}
+_MOST_DIGITS = 18  # what fits 64 bits
+_DEEPEST = 50  # stages within stages
 
 
 def parse(text: str) -> Node:
@@ -119,6 +122,7 @@ class _Parser:
             self.tokens.append((match.lastgroup, match[match.lastgroup], match.start(match.lastgroup)))
             at = match.end()
         self.next = 0
+        self.depth = 0
 
     def error(self, problem: str, at: int) -> ExpressionError:
         return ExpressionError(f"column {at + 1} of the pipeline {self.text!r}: {problem}")
@@ -139,22 +143,26 @@ class _Parser:
         return self.take()
 
     def pipeline(self) -> Node:
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise self.error("too many parentheses inside each other", self.tokens[self.next][2])
         nodes = [self.kept()]
         while self.peek("op", ">>"):
             self.take()
             nodes.append(self.kept())
+        self.depth -= 1
         return then(*nodes)
 
     def kept(self) -> Node:
         node = self.stage()
         while self.peek("op", "%"):
             self.take()
-            at = self.tokens[self.next][2]
-            digits = self.tokens[self.next][1]
-            if not digits.isascii() or not digits.isdigit() or int(digits) < 1:
+            _, digits, at = self.tokens[self.next]
+            k = self.number() if digits.isascii() and digits.isdigit() else 0
+            if not isinstance(k, int) or k < 1:
                 found = f", found {digits!r}" if digits else ""
                 raise self.error(f"expected a whole number after %{found}", at)
-            node = keep(node, int(self.take()))
+            node = keep(node, k)
         return node
 
     def stage(self) -> Node:
@@ -167,7 +175,7 @@ class _Parser:
 
     def call(self, name: str) -> Call:
         at = self.tokens[self.next - 1][2]
-        if not _NAME.fullmatch(name):
+        if not _NAME.fullmatch(name) or name in _CONSTANTS:
             raise self.error(f"{name!r} is not the name of a stage (lower case)", at)
         if not self.peek("op", "("):
             return Call(name)
@@ -199,8 +207,7 @@ class _Parser:
             self.take()
             return _CONSTANTS.get(found, found)
         if kind == "number":
-            self.take()
-            return float(found) if set(found) & set(".eE") else int(found)
+            return self.number()
         if kind == "quoted":
             self.take()
             try:
@@ -208,6 +215,14 @@ class _Parser:
             except json.JSONDecodeError:
                 raise self.error(f"{found} is not a well-formed text", at) from None
         raise self.error(f"expected a value, found {found!r}" if found else "expected a value", at)
+
+    def number(self) -> int | float:
+        _, found, at = self.tokens[self.next]
+        whole = not set(found) & set(".eE")
+        if len(found) > _MOST_DIGITS if whole else math.isinf(float(found)):
+            raise self.error(f"{found} is too large a number", at)
+        self.take()
+        return int(found) if whole else float(found)
 
 
 def _print_argument(argument: Node | Value) -> str:

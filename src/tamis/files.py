@@ -21,6 +21,7 @@ PathLike = str | os.PathLike[str]
 
 STDIN = "-"
 BOM = b"\xef\xbb\xbf"
+TEMPORARY = ".tamis-"  # how the name of a file begins that is not yet what it will be called
 COMPRESSED_SUFFIXES = (".gz", ".zst")
 
 _BUFFER_BYTES = 1 << 18
@@ -38,6 +39,8 @@ _REMEDIES = {
     errno.EISDIR: "give the name of a file, not of a folder",
     errno.ENAMETOOLONG: "choose a shorter name",
     errno.EIO: "check the disk",
+    errno.EMFILE: "allow more open files (ulimit -n), or merge the index",
+    errno.ENFILE: "close other programs, or allow more open files",
 }
 
 
@@ -59,6 +62,16 @@ def storage_errors(path: PathLike) -> Iterator[None]:
             raise
         problem = f"cannot write {os.fspath(path)} ({os.strerror(error.errno)})"
         raise StorageError(problem, remedy=_REMEDIES.get(error.errno, "")) from error
+
+
+def unreadable(path: PathLike, error: OSError) -> StorageError:
+    """The error for a file that is there but that the file system will not let us read.
+
+    >>> print(unreadable("idx/manifest.json", PermissionError(errno.EACCES, "Permission denied")))
+    cannot read idx/manifest.json (Permission denied): check the permissions, and that no other ...
+    """
+    problem = f"cannot read {os.fspath(path)} ({error.strerror or error})"
+    return StorageError(problem, remedy=_REMEDIES.get(error.errno or 0, ""))
 
 
 @overload
@@ -92,7 +105,7 @@ def _atomic_write(path: Path, mode: str) -> Iterator[IO[Any]]:
             with target.open("wb") as device, _encoding(device, target.suffix.lower(), mode) as stream:
                 yield stream
             return
-        temporary = target.with_name(f".tamis-{secrets.token_hex(8)}.tmp")
+        temporary = target.with_name(f"{TEMPORARY}{secrets.token_hex(8)}.tmp")
         try:
             with temporary.open("xb", buffering=_BUFFER_BYTES) as raw:
                 with _encoding(raw, target.suffix.lower(), mode) as stream:

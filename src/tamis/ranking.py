@@ -92,7 +92,10 @@ class Ranking:
             raise TamisError(
                 f"{len(self.ids)} ids with {len(self.scores)} scores", remedy="give one score an id"
             )
-        self.scores.setflags(write=False)
+        if self.scores.flags.writeable:  # an array of the caller, who may go on changing it
+            scores = self.scores.copy()
+            scores.setflags(write=False)
+            object.__setattr__(self, "scores", scores)
 
     def __len__(self) -> int:
         return len(self.ids)

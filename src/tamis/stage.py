@@ -47,6 +47,8 @@ class Stage(ABC):
         return str(self.expression)
 
     def __rshift__(self, other: Stage) -> Stage:
+        if not isinstance(other, Stage):
+            return NotImplemented
         return Pipeline([*_stages(self), *_stages(other)])
 
     def __mod__(self, k: int) -> Stage:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from importlib.util import find_spec
 from math import log2
 
 import numpy as np
@@ -36,6 +38,7 @@ def test_values_by_hand() -> None:
     )
 
 
+@pytest.mark.skipif(shutil.which("perl") is None, reason="gdeval is a Perl script")
 def test_exponential_gains_and_relevance_threshold() -> None:
     qrels = {"q": {"a": 3, "b": 1}}
     names = ["nDCG(dcg='exp-log2')@2", "AP(rel=2)"]
@@ -104,6 +107,7 @@ def test_nothing_to_measure() -> None:
         evaluate({"q": {"a": 1}}, {"other": ranking("other", "a")})
 
 
+@pytest.mark.skipif(find_spec("cwl") is not None, reason="the engine is installed")
 def test_a_measure_without_an_engine_is_one_line() -> None:
     with pytest.raises(TamisError) as raised:
         evaluate({"q": {"a": 1}}, {"q": ranking("q", "a")}, ["RBP"])

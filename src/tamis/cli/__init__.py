@@ -37,11 +37,12 @@ verbs:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status: 0, 2 for an error, 130 when interrupted."""
+    # nothing here multiplies matrices, and numpy's start is quicker without a pool of threads for it
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(
-                errors="backslashreplace"
-            )  # a console that cannot show a letter is no reason to fail
+            # a console that cannot show a letter is no reason to fail
+            stream.reconfigure(errors="backslashreplace")
     try:
         _run(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()

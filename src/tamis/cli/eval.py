@@ -40,8 +40,14 @@ def main(qrels: str, runs: list[str], measures: list[str] | None, per_query: boo
     if not judgments:
         raise InputError("no judgment in it", remedy="check the file", path=qrels)
     evaluations = {path: evaluate(judgments, Run.read(path), names) for path in dict.fromkeys(runs)}
+    _warn(
+        qrels,
+        "queries without a relevant document (not counted)",
+        next(iter(evaluations.values())).irrelevant,
+    )
     for path, evaluation in evaluations.items():
-        _warn(path, evaluation)
+        _warn(path, "judged queries missing from the run (counted as zero)", evaluation.missing)
+        _warn(path, "queries of the run without judgments (not counted)", evaluation.unjudged)
     if json:
         print_json([_as_json(path, evaluation, per_query) for path, evaluation in evaluations.items()])
         return
@@ -101,16 +107,10 @@ def _labels(evaluations: Mapping[str, Evaluation]) -> dict[str, Evaluation]:
     return dict(zip(names if short else evaluations, evaluations.values(), strict=True))
 
 
-def _warn(path: str, evaluation: Evaluation) -> None:
-    for qids, what in (
-        (evaluation.missing, "judged {} not in the run: counted as zero"),
-        (evaluation.unjudged, "{} of the run without judgments: not counted"),
-        (evaluation.irrelevant, "judged {} without a relevant document: not counted"),
-    ):
-        if qids:
-            noun = "query is" if len(qids) == 1 else "queries are"
-            some = ", ".join(qids[:5]) + (", ..." if len(qids) > 5 else "")
-            warn(f"{path}: {len(qids):,} {what.format(noun)} ({some})")
+def _warn(path: str, what: str, qids: Sequence[str]) -> None:
+    if qids:
+        some = ", ".join(qids[:5]) + (", ..." if len(qids) > 5 else "")
+        warn(f"{path}: {what}: {len(qids):,} ({some})")
 
 
 def _as_json(path: str, evaluation: Evaluation, per_query: bool) -> dict[str, object]:

@@ -60,6 +60,7 @@ def main(
     manifest = {
         **result.manifest,
         "index": str(index),
+        "index_commit": opened.fingerprint,
         "query_file": queries,
         "field": field,
         "tag": tag,

@@ -87,7 +87,11 @@ class RM3(Stage):
 
     @property
     def expression(self) -> Call:
-        given = {"terms": (self.terms, 10), "docs": (self.docs, 10), "weight": (self.weight, 0.5)}
+        given = {
+            "terms": (int(self.terms), 10),
+            "docs": (int(self.docs), 10),
+            "weight": (float(self.weight), 0.5),
+        }
         return Call(
             "rm3", (), tuple((name, value) for name, (value, default) in given.items() if value != default)
         )

@@ -3,6 +3,7 @@ spilled as a run, and at the end the runs are merged. Only the vocabulary grows 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,15 @@ import numpy as np
 from tamis.columns import Array
 from tamis.errors import InputError
 from tamis.files import storage_errors
+from tamis.retrieve.compiled import numba_installed
 from tamis.retrieve.postings import Postings
+from tamis.text import wordbreak
 from tamis.text.analyze import Analyzer
 
-RUN_TOKENS = 1 << 23
+RUN_TOKENS = 1 << 22
 KNOWN_SURFACES = 1 << 21
+COMPILE_AFTER = 20_000  # documents from which the compiled tokenizer is worth loading
+_WAITING = 1 << 18  # characters that it takes at a time
 
 
 class _Surfaces(dict[str, int]):
@@ -29,10 +34,50 @@ class _Surfaces(dict[str, int]):
     def __missing__(self, surface: str) -> int:
         if len(self) >= KNOWN_SURFACES:  # a cache: what is dropped is analysed again
             self.clear()
-        term = self._term(surface)
-        number = -1 if term is None else self.terms.setdefault(term, len(self.terms))
-        self[surface] = number
+        number = self[surface] = self.analyse(surface)
         return number
+
+    def analyse(self, surface: str) -> int:
+        term = self._term(surface)
+        return -1 if term is None else self.terms.setdefault(term, len(self.terms))
+
+
+class _CompiledTokens:
+    """Term numbers of ASCII texts by the compiled tokenizer; each distinct short token is analysed once."""
+
+    def __init__(self, surfaces: _Surfaces) -> None:
+        from tamis.retrieve.ascii_tokens import AsciiTokens
+
+        self._surfaces = surfaces
+        self._new_table = AsciiTokens
+        self._table = AsciiTokens()
+        self._terms = np.zeros(1 << 16, dtype=np.int32)  # of the table's tokens
+        self._known = 0
+
+    def terms(self, texts: Sequence[str]) -> tuple[Array, Array] | None:
+        """The texts' term numbers and where each text ends; None if a token is too long for this way."""
+        if self._table.known >= KNOWN_SURFACES:
+            self._table, self._known = self._new_table(), 0
+        raw = "\n".join(texts).encode("ascii")
+        ends = np.cumsum([len(text) + 1 for text in texts])  # the line break belongs to the text before it
+        ends[-1] -= 1
+        found = self._table.number(raw, ends)
+        self._analyse_new()
+        if found is None:
+            return None
+        tokens, token_ends, long_tokens = found
+        tokens[long_tokens[:, 0]] = 0
+        terms = self._terms[tokens]
+        for place, start, stop in long_tokens.tolist():
+            terms[place] = self._surfaces[raw[start:stop].decode("ascii")]
+        return terms, token_ends
+
+    def _analyse_new(self) -> None:
+        if self._table.known > len(self._terms):
+            self._terms = np.resize(self._terms, 2 * self._table.known)
+        for number in range(self._known, self._table.known):
+            self._terms[number] = self._surfaces.analyse(self._table.token(number))
+        self._known = self._table.known
 
 
 class Run:
@@ -51,8 +96,9 @@ class Run:
         if spill is not None:
             for name, values in list(self._columns.items()):
                 path = spill.with_suffix(f".{name}")
-                with storage_errors(path):
-                    values.astype("<u4").tofile(path)  # type: ignore[union-attr]
+                with storage_errors(path), path.open("wb") as file:
+                    # not ndarray.tofile, whose error on a full disk has no errno
+                    file.write(values.astype("<u4").data)  # type: ignore[union-attr]
                 self._columns[name] = path
 
     def widen(self, vocabulary: int) -> None:
@@ -90,7 +136,13 @@ class Inverter:
     """Takes documents' texts in order; `finish` gives their vocabulary, lengths and sorted runs."""
 
     def __init__(
-        self, analyzer: Analyzer, spill_folder: Path, *, positions: bool, run_tokens: int = RUN_TOKENS
+        self,
+        analyzer: Analyzer,
+        spill_folder: Path,
+        *,
+        positions: bool,
+        run_tokens: int = RUN_TOKENS,
+        compile_after: int = COMPILE_AFTER,
     ) -> None:
         self._split = analyzer.split
         self._surfaces = _Surfaces(analyzer)
@@ -102,20 +154,56 @@ class Inverter:
         self._lengths: list[Array] = []
         self._runs: list[Run] = []
         self._documents = 0
+        can_compile = analyzer.split is wordbreak.split and numba_installed()
+        self._compile_after = compile_after if can_compile else None
+        self._compiled: _CompiledTokens | None = None
+        self._waiting: list[str] = []  # ASCII texts for the compiled way
+        self._waiting_size = 0
 
     def add(self, text: str) -> None:
+        if self._compiled is not None and text.isascii():
+            self._waiting.append(text)
+            self._waiting_size += len(text)
+            if self._waiting_size >= _WAITING:
+                self._take_waiting()
+            return
+        self._take_waiting()
+        self._add_plainly(text)
+        if self._compile_after is not None and self._documents + len(self._ends) >= self._compile_after:
+            self._compiled, self._compile_after = _CompiledTokens(self._surfaces), None
+
+    def _add_plainly(self, text: str) -> None:
         surfaces = self._split(text)
-        count = len(surfaces)
-        if self._filled + count > len(self._buffer):
-            self._close_run(spill=True)
-            if count > len(self._buffer):
-                self._buffer = np.empty(count, dtype=np.int32)
-        stop = self._filled + count
+        self._reserve(len(surfaces))
+        stop = self._filled + len(surfaces)
         self._buffer[self._filled : stop] = np.fromiter(
-            map(self._surfaces.__getitem__, surfaces), dtype=np.int32, count=count
+            map(self._surfaces.__getitem__, surfaces), dtype=np.int32, count=len(surfaces)
         )
         self._filled = stop
         self._ends.append(stop)
+
+    def _take_waiting(self) -> None:
+        if not self._waiting:
+            return
+        texts, self._waiting, self._waiting_size = self._waiting, [], 0
+        assert self._compiled is not None
+        found = self._compiled.terms(texts)
+        if found is None:
+            for text in texts:
+                self._add_plainly(text)
+            return
+        terms, ends = found
+        self._reserve(len(terms))
+        self._buffer[self._filled : self._filled + len(terms)] = terms
+        self._ends += (ends + self._filled).tolist()
+        self._filled += len(terms)
+
+    def _reserve(self, tokens: int) -> None:
+        """Room in the buffer for the next documents."""
+        if self._filled + tokens > len(self._buffer):
+            self._close_run(spill=True)
+            if tokens > len(self._buffer):
+                self._buffer = np.empty(tokens, dtype=np.int32)
 
     def _close_run(self, *, spill: bool) -> None:
         if not self._ends:
@@ -151,6 +239,7 @@ class Inverter:
 
     def finish(self) -> tuple[list[str], Array, list[Run]]:
         """The terms in the order first seen, the documents' lengths, and the runs."""
+        self._take_waiting()
         self._close_run(spill=False)
         terms = list(self._surfaces.terms)
         for run in self._runs:

@@ -25,7 +25,7 @@ from tamis.retrieve.postings import BLOCK, TF_CAP
 WINDOW = 1 << 14
 _SPARSE = 4 * WINDOW  # a block that spans more is bounded posting by posting
 _BEST_FIRST = 8  # windows visited best bound first; the others follow in order, which memory likes
-_LOOK_UP = 16  # postings a candidate from which it is looked up rather than met in passing
+_LOOK_UP = 32  # postings a candidate from which it is looked up rather than met in passing
 
 # columns of the term entries
 FIRST_BLOCK, LAST_BLOCK, FIRST_POSTING, POSTINGS, FIRST_OVERFLOW, LAST_OVERFLOW = range(6)
@@ -128,10 +128,21 @@ def _bound(
         n_blocks += terms[t, LAST_BLOCK] - terms[t, FIRST_BLOCK]
     block_bound = np.empty(n_blocks, np.float32)
     filled = 0
+    # rounding can make a formula step back by one bit as tf grows or length shrinks: its envelope cannot
+    envelope = bounds.copy()
+    for t in range(n_terms):
+        for tf in range(envelope.shape[1]):
+            for norm in range(envelope.shape[2] - 1, -1, -1):
+                value = envelope[t, tf, norm]
+                if tf:
+                    value = max(value, envelope[t, tf - 1, norm])
+                if norm + 1 < envelope.shape[2]:
+                    value = max(value, envelope[t, tf, norm + 1])
+                envelope[t, tf, norm] = value
     for t in range(n_terms):
         entry = terms[t]
         first, last = entry[FIRST_BLOCK], entry[LAST_BLOCK]
-        limit, row, in_window = bounds[t], table[t], window_bound[t]
+        limit, row, in_window = envelope[t], table[t], window_bound[t]
         window = 0  # the next window whose first posting is wanted
         for b in range(first, last):
             bound = np.float32(0)
@@ -173,7 +184,7 @@ def top_k(
     table,  # float32 (terms, tfs, codes): contributions
     bounds,  # float32 (terms, tfs, norms): bounds on them
     norm_low,  # the norm of bounds[:, :, 0]
-    prior,  # float32 (codes,)
+    prior,  # float32 (codes,), or empty
     codes,  # each document's length, as the table's last index
     allowed,  # bool per document, or empty
     id_rank,
@@ -192,7 +203,7 @@ def top_k(
         terms, table, bounds, norm_low, codes, block_first, block_place, block_pairs, pairs, documents, tfs
     )
     n_windows = window_bound.shape[1]
-    prior_bound = np.float64(prior.max())
+    prior_bound = np.float64(prior.max()) if len(prior) else 0.0
     total = np.zeros(n_windows, np.float64)
     block_offset = np.empty(n_terms, np.int64)  # of a term's first block in block_bound
     offset = 0
@@ -352,7 +363,7 @@ def top_k(
             if score < need or score == 0:
                 continue
             document = start + np.int64(d)
-            score_cell[0] = np.float32(score + prior[window_codes[d]])
+            score_cell[0] = np.float32(score + prior[window_codes[d]] if len(prior) else score)
             if len(allowed) and not allowed[document]:
                 continue
             key = _key(bits_cell[0], id_rank[document])

@@ -1,9 +1,9 @@
 """The index folder: immutable segments, and a manifest that is replaced in one step and vouches for every
 byte.
 
-    IDX/manifest.json          generation, analyzer, segments and their columns' checksums; a checksum of
-    itself IDX/segments/NAME/...      column files, never changed once the manifest names them IDX/lock
-    held by the one process that writes
+    IDX/manifest.json      generation, analyzer, segments and their columns' checksums; its own checksum
+    IDX/segments/NAME/...  column files, never changed once the manifest names them
+    IDX/lock               held by the one process that writes
 
 A commit writes new files, makes them durable, and then replaces the manifest. A process killed at any moment
 leaves the last manifest, and files that no manifest names, which the next writer removes.
@@ -15,14 +15,14 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import xxhash
 
-from tamis.errors import CorruptError, InputError, LockedError
-from tamis.files import atomic_write, storage_errors
+from tamis.errors import CorruptError, InputError, LockedError, StorageError
+from tamis.files import TEMPORARY, atomic_write, storage_errors, unreadable
 from tamis.retrieve.segment import SegmentInfo
 
 FORMAT = 1
@@ -61,9 +61,12 @@ class Manifest:
                 f"{folder} holds no index",
                 remedy="make one with `tamis index CORPUS -o IDX`, or finish the interrupted one",
             ) from None
+        except OSError as error:
+            raise unreadable(path, error) from error
         digest, _, rest = data.partition(b"\n")
-        text = rest.removesuffix(b"\n")
-        if digest.decode("ascii", "replace") != xxhash.xxh3_128_hexdigest(text):
+        text = rest[:-1]
+        whole = rest.endswith(b"\n") and digest == xxhash.xxh3_128_hexdigest(text).encode()
+        if not whole:
             raise CorruptError(
                 f"{path} is corrupt", remedy="restore it from a copy, or build the index again"
             )
@@ -87,10 +90,13 @@ def writer_lock(folder: Path) -> Iterator[None]:
     with file:
         try:
             _lock(file.fileno())
-        except OSError:
+        except (BlockingIOError, PermissionError):  # the latter on Windows
             raise LockedError(
                 f"another process is writing to {folder}", remedy="wait until it has finished"
             ) from None
+        except OSError as error:
+            problem = f"{folder} cannot be locked ({error.strerror})"
+            raise StorageError(problem, remedy="choose a file system that has locks") from error
         yield
 
 
@@ -106,10 +112,16 @@ def _lock(descriptor: int) -> None:
 
 
 def remove_unnamed(folder: Path) -> None:
-    """Remove what a killed or finished writer left that the manifest does not name. Only the holder of the
-    lock may call this."""
-    committed = (folder / "manifest.json").exists()
-    named = {segment.name: segment for segment in Manifest.read(folder).segments} if committed else {}
+    """Remove what a killed or finished writer left that the manifest does not name; what cannot be removed
+    stays for the next time. Only the holder of the lock may call this."""
+    try:
+        named = {segment.name: segment for segment in Manifest.read(folder).segments}
+    except (CorruptError, InputError):
+        if (folder / "manifest.json").exists():
+            return  # what it names could still be saved
+        named = {}
+    for path in folder.glob(f"{TEMPORARY}*"):
+        _remove(path)
     for path in (folder / "segments").glob("*"):
         segment = named.get(path.name)
         if segment is None:
@@ -117,4 +129,18 @@ def remove_unnamed(folder: Path) -> None:
             continue
         for bits in path.glob("deleted-*"):
             if bits.name != segment.deleted:
-                bits.unlink(missing_ok=True)
+                _remove(bits)
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()
+
+
+def is_index_file(path: Path) -> bool:
+    """Whether a name in a folder is one that an index, finished or interrupted, has there.
+
+    >>> is_index_file(Path("idx/lock")), is_index_file(Path("idx/notes.txt"))
+    (True, False)
+    """
+    return path.name in ("manifest.json", "segments", "lock") or path.name.startswith(TEMPORARY)

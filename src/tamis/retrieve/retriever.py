@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from tamis.expression import Call
 from tamis.ranking import Ranking, ScoreKind
+from tamis.retrieve.compiled import numba_installed
 from tamis.retrieve.score import Model
-from tamis.retrieve.search import Backend, numba_installed
+from tamis.retrieve.search import Backend
 from tamis.stage import Stage
 
 if TYPE_CHECKING:
@@ -19,15 +20,15 @@ DEPTH = 1000  # the papers' k0, where the pipeline does not say
 
 
 def options_of(value: Any) -> tuple[tuple[str, Any], ...]:
-    """A dataclass's fields that differ from their defaults, for printing.
+    """A dataclass's fields that differ from their defaults, for printing: 1, 1.0 and np.float64(1) alike.
 
     >>> from tamis.retrieve.score import BM25
-    >>> options_of(BM25(k1=1.2))
-    (('k1', 1.2),)
+    >>> options_of(BM25(k1=1))
+    (('k1', 1.0),)
     """
-    return tuple(
-        (f.name, getattr(value, f.name)) for f in fields(value) if getattr(value, f.name) != f.default
-    )
+    defaults: dict[str, Any] = {f.name: f.default for f in fields(value)}
+    given = {name: type(default)(getattr(value, name)) for name, default in defaults.items()}
+    return tuple((name, own) for name, own in given.items() if own != defaults[name])
 
 
 class Retriever(Stage):

@@ -40,6 +40,10 @@ class Terms:
     df: Array
     cf: Array
 
+    def at(self, i: int) -> Terms:
+        """One term of these."""
+        return Terms(self.weight[i : i + 1], self.df[i : i + 1], self.cf[i : i + 1])
+
     def column(self) -> Terms:
         """Shaped to broadcast against (term, tf, length) arrays."""
         return Terms(*(values.reshape(-1, 1, 1) for values in (self.weight, self.df, self.cf)))
@@ -108,7 +112,7 @@ class BM25:
         n, df, k1, b = collection.documents, terms.df, self.k1, self.b
         if self.variant == "lucene":
             return _lucene_bm25(tf, length, terms.weight, lucene_idf(df, n), collection.mean_length, k1, b)
-        relative = 1 - b + b * length / collection.mean_length
+        relative = 1 - b + b * np.maximum(length, 1) / collection.mean_length
         saturated = tf * (k1 + 1) / (tf + k1 * relative)
         if self.variant == "robertson":
             score = np.log((n - df + 0.5) / (df + 0.5)) * saturated
@@ -139,7 +143,9 @@ def _lucene_bm25(
 
 @dataclass(frozen=True, slots=True)
 class TfIdf:
-    """Lucene's classic tf-idf: sqrt(tf) * idf^2 / sqrt(length), idf = 1 + log((N + 1) / (df + 1)).
+    """Lucene's classic tf-idf: sqrt(tf) * idf / sqrt(length), idf = 1 + log((N + 1) / (df + 1)).
+
+    The idf counts once, as in the code of Lucene 9; its documentation squares it.
 
     >>> terms = Terms(np.array([1.0]), np.array([1]), np.array([4]))
     >>> float(TfIdf().contribution(np.array([4]), np.array([4]), terms, Collection(1, 4))[0])
@@ -153,10 +159,10 @@ class TfIdf:
         return "lucene"
 
     def contribution(self, tf: Array, length: Array, terms: Terms, collection: Collection) -> Array:
-        idf = 1 + np.log((collection.documents + 1) / (terms.df + 1))
-        return np.asarray(
-            terms.weight * np.sqrt(tf) * idf**2 / np.sqrt(np.maximum(length, 1)), dtype=np.float32
-        )
+        f = np.float32  # Lucene's order of operations, as for BM25
+        idf = (1 + np.log((collection.documents + 1) / (terms.df + 1))).astype(f)
+        norm = (1 / np.sqrt(np.maximum(length, 1))).astype(f)
+        return np.asarray(np.sqrt(tf).astype(f) * (terms.weight.astype(f) * idf) * norm, dtype=f)
 
     def prior(self, length: Array, terms: Terms, collection: Collection) -> None:
         return None
@@ -210,6 +216,8 @@ class QueryLikelihood:
             score = np.log(1 + tf / (self.mu * background))
             if self.variant == "lucene":
                 score = np.maximum(score + np.log(self.mu / (length + self.mu)), 0)
+            else:  # what the length does is in the prior
+                score, _ = np.broadcast_arrays(score, length)
         return np.asarray(terms.weight * score, dtype=np.float32)
 
     def prior(self, length: Array, terms: Terms, collection: Collection) -> Array | None:

@@ -18,6 +18,7 @@ import numpy as np
 from tamis.columns import Array
 from tamis.errors import InputError, MissingDependencyError
 from tamis.retrieve import hits
+from tamis.retrieve.compiled import numba_installed
 from tamis.retrieve.lengths import LENGTH_OF_NORM
 from tamis.retrieve.score import Collection, Model, Terms
 from tamis.retrieve.segment import Segment, Term
@@ -38,8 +39,8 @@ class Plan:
     )
     norm_low: int
     codes: Array
-    prior: Array  # float32 (codes,)
-    overflow: Sequence[Array]  # contributions of the postings whose tf is beyond a byte
+    prior: Array | None  # float32 (codes,)
+    overflow: Sequence[Array]  # contributions of postings whose tf is beyond a byte; empty if there are none
 
 
 class Found(NamedTuple):
@@ -50,60 +51,53 @@ class Found(NamedTuple):
     scores: Array
 
 
-def statistics(segments: Sequence[Segment], weights: Mapping[str, float]) -> Terms:
-    """The query terms' statistics over all segments, deleted documents not counted."""
-    found = [[segment.term(term) for segment in segments] for term in weights]
-    return Terms(
-        np.array(list(weights.values()), dtype=np.float64),
-        np.array([sum(e.df for e in entries if e) for entries in found], dtype=np.int64),
-        np.array([sum(e.cf for e in entries if e) for entries in found], dtype=np.int64),
-    )
+def statistics(
+    segments: Sequence[Segment], weights: Mapping[str, float]
+) -> tuple[list[list[Term | None]], Terms]:
+    """Each query term's entry in every segment, and its statistics over all live documents."""
+    entries = [[segment.term(term) for segment in segments] for term in weights]
+    df = [sum(entry.df for entry in row if entry) for row in entries]
+    cf = [sum(entry.cf for entry in row if entry) for row in entries]
+    return entries, Terms(np.array(list(weights.values()), np.float64), np.array(df), np.array(cf))
 
 
 def plan(
-    segment: Segment, model: Model, weights: Mapping[str, float], terms: Terms, collection: Collection
+    segment: Segment, model: Model, entries: Sequence[Term | None], terms: Terms, collection: Collection
 ) -> Plan | None:
-    """The tables for one segment, or None where it holds no term of the query."""
-    entries = [segment.term(term) for term in weights]
+    """The tables for one segment, given the query terms' entries there; None where it holds none of them."""
     here = [i for i, entry in enumerate(entries) if entry is not None]
     if not here:
         return None
     present = [entry for entry in entries if entry is not None]
-    stats = Terms(terms.weight[here], terms.df[here], terms.cf[here])
+    stats = terms if len(here) == len(entries) else Terms(terms.weight[here], terms.df[here], terms.cf[here])
     norm_low, norm_high = segment.norm_range
-    if model.lengths == "lucene":
-        codes, lengths = segment.codes, LENGTH_OF_NORM[norm_low : norm_high + 1]
-    else:
-        codes, lengths = segment.length_codes()
-    tfs = np.arange(1, max(entry.max_tf for entry in present) + 1)[:, None]
+    rounded = LENGTH_OF_NORM[norm_low : norm_high + 1]
+    codes, lengths = (segment.codes, rounded) if model.lengths == "lucene" else segment.length_codes()
+    tfs = np.arange(1, max([entry.max_tf for entry in present]) + 1)[:, None]
     columns = stats.column()
     table = _with_zero(model.contribution(tfs, lengths, columns, collection))
-    if model.lengths == "lucene":
-        bounds = table
-    else:
-        at_least = LENGTH_OF_NORM[norm_low : norm_high + 1]
-        rounded_up = np.nextafter(model.contribution(tfs, at_least, columns, collection), np.float32(np.inf))
-        bounds = _with_zero(rounded_up)
-    # rounding can make a formula step back by one bit: the envelope cannot
-    bounds = np.maximum.accumulate(np.maximum.accumulate(bounds[:, :, ::-1], axis=2), axis=1)
-    bounds = np.ascontiguousarray(bounds[:, :, ::-1])
+    bounds = table
+    if model.lengths != "lucene":
+        at_most = model.contribution(tfs, rounded, columns, collection)
+        bounds = _with_zero(np.nextafter(at_most, np.float32(np.inf)))
     overflow: list[Array] = []
-    for i, entry in enumerate(present):
-        if not len(entry.overflow_tf):
-            overflow.append(np.zeros(0, np.float32))
-            continue
-        documents, exact = segment.decode(entry)
-        at = entry.overflow_place - entry.first_posting
-        one = Terms(stats.weight[i : i + 1], stats.df[i : i + 1], stats.cf[i : i + 1])
-        known = (LENGTH_OF_NORM[segment.norms] if model.lengths == "lucene" else segment.lengths)[
-            documents[at]
-        ]
-        overflow.append(model.contribution(exact[at], known, one, collection))
-        bounds[i, -1] = np.maximum(bounds[i, -1], overflow[-1].max())
+    if any(len(entry.overflow_tf) for entry in present):
+        bounds = bounds.copy()
+        for i, entry in enumerate(present):
+            overflow.append(_overflow(segment, model, entry, stats.at(i), collection))
+            bounds[i, -1] = np.maximum(bounds[i, -1], overflow[-1].max(initial=0))
     prior = model.prior(lengths, terms, collection)
-    if prior is None:
-        prior = np.zeros(len(lengths), np.float32)
     return Plan(present, table, bounds, norm_low, codes, prior, overflow)
+
+
+def _overflow(segment: Segment, model: Model, entry: Term, term: Terms, collection: Collection) -> Array:
+    """The contributions of a term's postings whose tf does not fit a byte."""
+    if not len(entry.overflow_tf):
+        return np.zeros(0, np.float32)
+    documents, tfs = segment.decode(entry)
+    at = entry.overflow_place - entry.first_posting
+    known = LENGTH_OF_NORM[segment.norms] if model.lengths == "lucene" else segment.lengths
+    return model.contribution(tfs[at], known[documents[at]], term, collection)
 
 
 def _with_zero(contributions: Array) -> Array:
@@ -119,14 +113,17 @@ def exhaustive(segment: Segment, plan: Plan, k: int, allowed: Array | None) -> A
     for i, term in enumerate(plan.terms):
         documents, tfs = segment.decode(term)
         contributions = plan.table[i, np.minimum(tfs, term.max_tf), plan.codes[documents]]
-        contributions[term.overflow_place - term.first_posting] = plan.overflow[i]
+        if plan.overflow:
+            contributions[term.overflow_place - term.first_posting] = plan.overflow[i]
         scores[documents] += contributions
     found = scores != 0
     if allowed is not None:
         found &= allowed
     documents = np.flatnonzero(found)
-    totals = (scores[documents] + plan.prior[plan.codes[documents]]).astype(np.float32)
-    found_keys = hits.keys(totals, segment.store.id_rank[documents])
+    totals = scores[documents]
+    if plan.prior is not None:
+        totals += plan.prior[plan.codes[documents]]
+    found_keys = hits.keys(totals.astype(np.float32), segment.store.id_rank[documents])
     return hits.best(found_keys, k)
 
 
@@ -134,30 +131,34 @@ def pruned(segment: Segment, plan: Plan, k: int, allowed: Array | None) -> Array
     """The same hits from the compiled kernel."""
     from tamis.retrieve.kernel import top_k
 
-    entries = np.empty((len(plan.terms), 6), dtype=np.int64)
-    overflows = 0
-    for i, term in enumerate(plan.terms):
-        after = overflows + len(term.overflow_tf)
-        entries[i] = term.first_block, term.last_block, term.first_posting, term.postings, overflows, after
-        overflows = after
+    entries = np.zeros((len(plan.terms), 6), dtype=np.int64)
+    entries[:, :4] = [(t.first_block, t.last_block, t.first_posting, t.postings) for t in plan.terms]
+    places, scores = _NO_PLACES, _NO_SCORES
+    if plan.overflow:
+        places = np.concatenate([term.overflow_place for term in plan.terms])
+        scores = np.concatenate(plan.overflow)
+        entries[:, 5] = np.cumsum([len(part) for part in plan.overflow])
+        entries[1:, 4] = entries[:-1, 5]
     keys: Array = top_k(
         k,
         entries,
         plan.table,
         plan.bounds,
         plan.norm_low,
-        plan.prior,
+        _NO_SCORES if plan.prior is None else plan.prior,
         plan.codes,
         _ALL if allowed is None else allowed,
         segment.store.id_rank,
-        np.concatenate([term.overflow_place for term in plan.terms]),
-        np.concatenate(plan.overflow),
+        places,
+        scores,
         *segment.posting_columns,
     )
     return keys
 
 
 _ALL = np.zeros(0, dtype=bool)
+_NO_PLACES = np.zeros(0, dtype=np.int64)
+_NO_SCORES = np.zeros(0, dtype=np.float32)
 
 
 def search(
@@ -171,21 +172,20 @@ def search(
     backend: Backend = "auto",
 ) -> Found:
     """The k best documents, best first; `allowed` masks each segment's documents."""
-    terms = statistics(segments, weights)
-    known = {t: w for (t, w), df in zip(weights.items(), terms.df.tolist(), strict=True) if df and w}
-    if len(known) < len(weights):
-        weights, terms = known, statistics(segments, known)
+    entries, terms = statistics(segments, weights)
+    if not (terms.df * terms.weight).all():
+        known = {t: w for (t, w), df in zip(weights.items(), terms.df.tolist(), strict=True) if df and w}
+        entries, terms = statistics(segments, known)
     found: list[tuple[Array, Segment, int]] = []
     for number, segment in enumerate(segments):
-        planned = plan(segment, model, weights, terms, collection)
+        planned = plan(segment, model, [row[number] for row in entries], terms, collection)
         if planned is None:
             continue
         mask = segment.live if allowed is None else allowed[number]
         # pruning needs contributions that cannot be negative
         positive = planned.table.min() >= 0
         way = pruned if positive and use_numba(backend, planned) else exhaustive
-        keys = way(segment, planned, min(k, len(segment)), mask)
-        found.append((keys, segment, number))
+        found.append((way(segment, planned, min(k, len(segment)), mask), segment, number))
     return _merge(found, k)
 
 
@@ -228,9 +228,3 @@ def use_numba(backend: Backend, planned: Plan) -> bool:
     if "tamis.retrieve.kernel" in sys.modules:
         return True
     return sum(term.postings for term in planned.terms) > SMALL_QUERY and numba_installed()
-
-
-def numba_installed() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("numba") is not None

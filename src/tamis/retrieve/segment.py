@@ -94,6 +94,10 @@ class SegmentWriter:
         self._store.add(document)
         self._inverter.add(document.contents)
 
+    def discard(self) -> None:
+        """Let go of the files; the folder is removed with what no manifest names."""
+        self._store.discard()
+
     def close(self) -> SegmentInfo:
         columns, dropped = self._store.close(self._keep)
         terms, lengths, runs = self._inverter.finish()

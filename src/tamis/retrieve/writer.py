@@ -1,0 +1,231 @@
+"""The one writer of an index: add, replace, delete, merge. Nothing of it is seen until it is committed, and
+then all of it at once."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from tamis.columns import Array
+from tamis.corpus import Keep
+from tamis.documents import Document
+from tamis.errors import CorruptError, InputError, TamisError, UnknownDocumentError
+from tamis.files import storage_errors, sync_folder
+from tamis.retrieve.commit import Commit
+from tamis.retrieve.manifest import Manifest, is_index_file, remove_unnamed, writer_lock
+from tamis.retrieve.segment import Segment, SegmentInfo, SegmentWriter, merge_segments, with_deleted
+from tamis.text.analyze import get_analyzer
+
+SEGMENTS_KEPT = 8  # a commit that leaves more merges the smallest ones
+OnDuplicate = Literal["error", "replace", "skip"]
+_KEEP: dict[str, Keep | None] = {"error": None, "replace": "last", "skip": "first"}
+
+
+class IndexWriter:
+    """Collects changes; `commit` makes them visible all at once. Made by `create` and `Index.writer`."""
+
+    def __init__(
+        self, folder: Path, commit: Commit, on_duplicate: OnDuplicate, *, is_new: bool = False
+    ) -> None:
+        if on_duplicate not in _KEEP:
+            raise InputError(f"no rule {on_duplicate!r} for duplicates", remedy="use error, replace or skip")
+        self._folder = folder
+        self._last = commit
+        self._on_duplicate: OnDuplicate = on_duplicate
+        self._is_new = is_new
+        self._ended = False
+        self._deleted: dict[str, Array] = {}  # segment name -> bits to be committed
+        self._open: SegmentWriter | None = None
+
+    @property
+    def pending(self) -> int:
+        """Documents added since the last commit."""
+        return self._open.count if self._open else 0
+
+    def add(self, document: Document) -> None:
+        """Add a document; ids repeated since the last commit are found when it is committed. A document that
+        is refused (`InputError`) leaves everything as it was."""
+        self._check_usable()
+        found = self._last.find(document.id) if self._last.segments else None
+        if found is not None and self._is_deleted(*found):
+            found = None
+        if found is not None and self._on_duplicate == "skip":
+            return
+        if found is not None and self._on_duplicate == "error":
+            raise InputError(
+                f"the index already holds a document {document.id!r}",
+                remedy="delete it first, or add with on_duplicate='replace' or 'skip'",
+            )
+        if self._open is None:
+            with self._changing():
+                self._open = self._new_segment()
+        try:
+            self._open.add(document)
+        except InputError:
+            raise
+        except BaseException:
+            self._ended = True
+            raise
+        if found is not None:
+            self._mark(*found)
+
+    def delete(self, identity: str) -> None:
+        """Delete a committed document."""
+        self._check_usable()
+        found = self._last.find(identity)
+        if found is None or self._is_deleted(*found):
+            raise UnknownDocumentError(
+                f"the index holds no document {identity!r}",
+                remedy="check the id; documents just added must be committed",
+            )
+        self._mark(*found)
+
+    def commit(self) -> None:
+        """Write what is pending, make it durable, and replace the manifest."""
+        with self._changing():
+            if self._open is None and not self._deleted:
+                if self._is_new:  # an index with nothing in it is an index
+                    self._publish(())
+                return
+            self._publish(self._write_pending())
+            if len(self._last.segments) > SEGMENTS_KEPT:
+                by_size = sorted(self._last.segments, key=len)
+                self._merge(by_size[: len(by_size) - SEGMENTS_KEPT // 2])
+
+    def merge(self) -> None:
+        """Commit, then make one segment of all."""
+        self.commit()
+        if len(self._last.segments) > 1 or any(s.deleted is not None for s in self._last.segments):
+            with self._changing():
+                self._merge(self._last.segments)
+
+    def discard(self) -> None:
+        """Forget what was not committed, and end."""
+        self._ended = True
+        if self._open is not None:
+            self._open.discard()
+            self._open = None
+        remove_unnamed(self._folder)
+
+    def _check_usable(self) -> None:
+        if self._ended:
+            raise TamisError(
+                "this writer has ended or failed", remedy="open another one: the last commit is whole"
+            )
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """What breaks off half-way must not be committed later as if it were whole."""
+        self._check_usable()
+        try:
+            with storage_errors(self._folder):
+                yield
+        except BaseException:
+            self._ended = True
+            raise
+
+    def _new_name(self) -> str:
+        return f"{self._last.manifest.generation + 1:08d}-{secrets.token_hex(4)}"
+
+    def _new_segment(self) -> SegmentWriter:
+        return SegmentWriter(
+            self._folder / "segments" / self._new_name(),
+            self._last.analyzer,
+            positions=self._last.manifest.positions,
+            keep=_KEEP[self._on_duplicate],
+        )
+
+    def _is_deleted(self, segment: Segment, number: int) -> bool:
+        bits = self._deleted.get(segment.info.name)
+        return bits is not None and bool(bits[number])
+
+    def _mark(self, segment: Segment, number: int) -> None:
+        bits = self._deleted.get(segment.info.name)
+        if bits is None:
+            bits = np.zeros(len(segment), dtype=bool) if segment.deleted is None else segment.deleted.copy()
+            self._deleted[segment.info.name] = bits
+        bits[number] = True
+
+    def _write_pending(self) -> list[SegmentInfo]:
+        infos = []
+        for segment in self._last.segments:
+            info, bits = segment.info, self._deleted.get(segment.info.name)
+            if bits is None:
+                infos.append(info)
+            elif not bits.all():
+                folder = self._folder / "segments" / info.name
+                name = f"deleted-{self._last.manifest.generation + 1:08d}"
+                infos.append(with_deleted(folder, info, bits, name))
+        if self._open is not None:
+            infos.append(self._open.close())
+            self._open = None
+        return infos
+
+    def _merge(self, chosen: Sequence[Segment]) -> None:
+        merged = merge_segments(self._folder / "segments" / self._new_name(), chosen)
+        gone = {segment.info.name for segment in chosen}
+        kept = [segment.info for segment in self._last.segments if segment.info.name not in gone]
+        self._publish([*kept, merged] if merged.documents else kept)
+
+    def _publish(self, infos: Sequence[SegmentInfo]) -> None:
+        for info in infos:
+            sync_folder(self._folder / "segments" / info.name)
+        if infos:
+            sync_folder(self._folder / "segments")
+        last = self._last.manifest
+        manifest = replace(last, generation=last.generation + 1, segments=tuple(infos))
+        manifest.write(self._folder)
+        if self._is_new:
+            with suppress(PermissionError):  # a folder that may be entered and not listed cannot be synced
+                sync_folder(self._folder.parent)
+        self._is_new, self._deleted = False, {}
+        self._last = Commit.of(self._folder, manifest, self._last)
+        remove_unnamed(self._folder)
+
+
+@contextmanager
+def create(
+    path: str | Path,
+    *,
+    analyzer: str = "english",
+    positions: bool = False,
+    overwrite: bool = False,
+    on_duplicate: OnDuplicate = "error",
+) -> Iterator[IndexWriter]:
+    """Begin an index in a new or empty folder; until the first commit there is none, or the one to be
+    overwritten."""
+    folder = Path(path)
+    get_analyzer(analyzer)  # an unknown name should fail before anything is written
+    if folder.is_file():
+        raise InputError(f"{folder} is a file", remedy="choose another name for the index's folder")
+    if folder.is_dir() and not all(is_index_file(entry) for entry in folder.iterdir()):
+        raise InputError(f"{folder} is not empty and is not an index", remedy="choose another folder")
+    with writer_lock(folder):
+        if (folder / "manifest.json").exists() and not overwrite:
+            raise InputError(f"{folder} already holds an index", remedy="add to it, or overwrite it")
+        remove_unnamed(folder)
+        manifest = Manifest(secrets.token_hex(8), _generation(folder), analyzer, positions, ())
+        commit = Commit.of(folder, manifest)
+        yield from discarding(IndexWriter(folder, commit, on_duplicate, is_new=True))
+
+
+def _generation(folder: Path) -> int:
+    """Of what is overwritten; 0 where there is nothing, or nothing that can be read."""
+    try:
+        return Manifest.read(folder).generation
+    except (CorruptError, InputError):
+        return 0
+
+
+def discarding(writer: IndexWriter) -> Iterator[IndexWriter]:
+    """The writer, which ends with the block that uses it."""
+    try:
+        yield writer
+    finally:
+        writer.discard()
