@@ -106,6 +106,8 @@ class StoreWriter:
         order, dropped = sort_ids(text, ends, keep)
         rank = np.empty(self.count, dtype=np.uint32)
         rank[np.concatenate([order, dropped])] = np.arange(self.count, dtype=np.uint32)
+        if np.array_equal(order, np.arange(self.count)):  # ids that came in order need no order kept
+            order = rank = np.zeros(0, np.uint32)
         for name, values, dtype in (
             ("store.id_ends", ends, smallest_unsigned(int(ends[-1]))),
             ("store.id_order", order, "u4"),
@@ -220,29 +222,33 @@ class Store:
         self._frame = lru_cache(CACHED_FRAMES)(partial(_read_frame, self._frames, self._frame_ends))
 
     def __len__(self) -> int:
-        return len(self._id_rank)
+        return len(self._id_ends) - 1
 
     @property
     def id_rank(self) -> Array:
-        """For each document number, the place of its id among the sorted ids: the tie-breaker."""
+        """For each document number, the place of its id among the sorted ids: the tie-breaker. Empty where
+        the documents came in the order of their ids, and number and rank are one."""
         return self._id_rank.all()
+
+    def rank(self, numbers: Array) -> Array:
+        """The places of these documents' ids among the sorted ids."""
+        return self.id_rank[numbers] if len(self._id_rank) else numbers
 
     def at_rank(self, ranks: Array) -> Array:
         """The documents whose ids have these places among the sorted ids."""
-        return self._id_order.all()[ranks].astype(np.int64)
+        return self._id_order.all()[ranks].astype(np.int64) if len(self._id_rank) else ranks
 
     def ids(self, numbers: Sequence[int] | Array) -> list[str]:
         """The ids of these documents, in this order."""
         chosen = np.asarray(numbers, dtype=np.int64)
         ends, text = self._id_ends.all(), self._id_text.all()
         starts, stops = ends[chosen].astype(np.int64), ends[chosen + 1].astype(np.int64)
-        width = int((stops - starts).max(initial=1))
-        if width <= 32 and len(chosen):
-            # a thousand ids at once: letters into a fixed-width array, which numpy turns into strings by
-            # itself
+        # a thousand ids at once: letters into a fixed-width array, which numpy turns into strings by itself
+        if len(chosen) > 64 and (width := int((stops - starts).max())) <= 32:
             at = starts[:, None] + np.arange(width)
             letters = text[np.minimum(at, len(text) - 1)].astype(np.uint32)
-            letters[at >= stops[:, None]] = 0
+            if int((stops - starts).min()) < width:
+                letters[at >= stops[:, None]] = 0
             if letters.max() < 128:
                 strings: list[str] = letters.view(f"U{width}")[:, 0].tolist()
                 return strings
@@ -257,10 +263,11 @@ class Store:
             )
         wanted = identity.encode("utf-8", "surrogatepass")
         order, ends, text = self._id_order.all(), self._id_ends.all(), self._id_text.all()
-        low, high = 0, len(order)
+        in_order = not len(self._id_rank)
+        low, high = 0, len(self) if in_order else len(order)
         while low < high:
             middle = (low + high) // 2
-            number = int(order[middle])
+            number = middle if in_order else int(order[middle])
             found = text[int(ends[number]) : int(ends[number + 1])].tobytes()
             if found == wanted:
                 return number

@@ -13,6 +13,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from tamis.errors import UnknownDocumentError
 from tamis.retrieve.index import create
 from tamis.retrieve.score import BM25
 
-COMMITS = 40
+COMMITS = 25
 Read = Callable[[], int]
 
 
@@ -130,6 +131,7 @@ def sharing(index: Index, expected: list[tuple[list[str], list[float]]]) -> Read
 def read_until(stop: Callable[[], bool], read: Read) -> list[int]:
     commits = [read()]
     while not stop():
+        time.sleep(0.005)  # or the writer, a thread among these, would wait for them most of the time
         commits.append(read())
     assert commits == sorted(commits), "a reader went back in time"
     return commits

@@ -72,7 +72,7 @@ def test_empty_documents_are_kept_and_never_found(tmp_path: Path) -> None:
 
 
 def test_a_duplicate_id_in_one_commit_is_an_error_and_nothing_is_indexed(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="'d1' occurs twice: .*on_duplicate") as error:
+    with pytest.raises(InputError, match=r"'d1' occurs twice: .*on_duplicate") as error:
         Index.build([*DOCUMENTS, Document("d1", "again")], tmp_path / "idx")
     assert_one_line(error)
     with pytest.raises(InputError, match="holds no index"):
@@ -395,7 +395,7 @@ def test_a_path_that_is_a_file(tmp_path: Path) -> None:
         Index.open(tmp_path / "file")
     with pytest.raises(InputError, match="file is a file: choose another name"):
         Index.build(DOCUMENTS, tmp_path / "file", overwrite=True)
-    with pytest.raises(StorageError, match="cannot write .*Not a directory"):
+    with pytest.raises(StorageError, match=r"cannot write .*Not a directory"):
         Index.build(DOCUMENTS, tmp_path / "file" / "idx")
     assert (tmp_path / "file").read_text() == "precious"
 
@@ -460,7 +460,7 @@ def test_a_manifest_that_is_none(tmp_path: Path, content: bytes) -> None:
 
 def test_a_manifest_that_is_a_folder(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").mkdir()
-    with pytest.raises(StorageError, match="cannot read .*manifest.json .Is a directory"):
+    with pytest.raises(StorageError, match=r"cannot read .*manifest\.json \(Is a directory"):
         Index.open(tmp_path)
 
 

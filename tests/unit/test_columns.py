@@ -173,7 +173,7 @@ def test_no_more_files_may_be_opened_is_not_called_corrupt(
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(Path, "open", refuse)
-    with pytest.raises(StorageError, match="cannot read .*Too many open files.*ulimit"):
+    with pytest.raises(StorageError, match=r"cannot read .*Too many open files.*ulimit"):
         Column(tmp_path / "c", info)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tamis import Document, Index, Query, Ranking
 from tamis.errors import InputError, TamisError
-from tamis.retrieve.feedback import RM3, interpolate, relevance_model, strongest, unit
+from tamis.retrieve.feedback import RM3, document_weights, interpolate, relevance_model, strongest, unit
 
 
 def test_strongest_are_the_largest_then_the_first_by_name() -> None:
@@ -80,6 +80,15 @@ def test_documents_count_by_their_scores(index: Index) -> None:
     ranking = Ranking(Query("q", "sieve"), ("d1", "d2"), np.array([3.0, 1.0], dtype=np.float32))
     expanded = RM3().expand(index, ranking)
     assert expanded == pytest.approx({"sieve": 0.5 + 1.5 / 8, "flour": 2 / 8, "bread": 0.5 / 8})
+
+
+def test_log_likelihoods_count_as_likelihoods(index: Index) -> None:
+    # d1 is e^2 times as likely as d2, weights 1 and 0.135335: sieve 0.333333 + 0.067668, flour 0.666667, bread
+    # 0.067668; together 1.135335
+    assert document_weights([-3.0, -5.0]) == pytest.approx([1.0, 0.1353353])
+    ranking = Ranking(Query("q", "sieve"), ("d1", "d2"), np.array([-3.0, -5.0], dtype=np.float32))
+    expanded = RM3(weight=0.0).expand(index, ranking)
+    assert expanded == pytest.approx({"sieve": 0.3532006, "flour": 0.5871981, "bread": 0.0596014}, rel=1e-5)
 
 
 def test_a_query_counts_its_repeated_terms_and_keeps_what_feedback_would_drop(index: Index) -> None:

@@ -20,7 +20,7 @@ from tamis.retrieve.invert import Inverter
 from tamis.retrieve.score import BM25, QueryLikelihood, TfIdf
 from tamis.retrieve.verify import verify
 
-WORDS = "sieve flour cake onion soup butter steel cook fine coarse".split()
+WORDS = ["sieve", "flour", "cake", "onion", "soup", "butter", "steel", "cook", "fine", "coarse"]
 QUERIES = [*WORDS[:4], "sieve flour", "cake soup cook cook", "fine coarse butter steel onion", "nothing"]
 
 
@@ -99,7 +99,7 @@ OPERATIONS = st.lists(
 )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(operations=OPERATIONS, positions=st.booleans())
 def test_any_history_ends_as_a_fresh_index(
     tmp_path_factory: pytest.TempPathFactory, operations: list[tuple[str, int]], positions: bool
@@ -133,7 +133,7 @@ def test_any_history_ends_as_a_fresh_index(
 
 
 def test_many_commits_merge_by_themselves(tmp_path: Path) -> None:
-    documents = random_documents(100)
+    documents = random_documents(60)
     index = Index.build(documents, tmp_path / "idx", commit_every=3)
     assert 1 < len(index.segments) <= writer.SEGMENTS_KEPT
     assert_same(index, documents, tmp_path / "fresh")

@@ -3,6 +3,7 @@ Anserini computes it)."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
@@ -42,11 +43,23 @@ def unit(vector: Mapping[str, float]) -> dict[str, float]:
     return {term: float(f32(weight / total)) for term, weight in vector.items()} if total else dict(vector)
 
 
+def document_weights(scores: Sequence[float]) -> list[float]:
+    """How much each document counts: its score, as in Anserini; where these are log-likelihoods, hence below
+    zero, the likelihoods, the best being one.
+
+    >>> document_weights([3.0, 1.0]), document_weights([-2.0, -2.0])
+    ([3.0, 1.0], [1.0, 1.0])
+    """
+    if min(scores, default=0.0) >= 0:
+        return list(scores)
+    best = max(scores)
+    return [math.exp(score - best) for score in scores]
+
+
 def relevance_model(
     vectors: Sequence[Mapping[str, float]], scores: Sequence[float], terms: int
 ) -> dict[str, float]:
-    """P(t|R): each document's term distribution, weighted by its score; the `terms` strongest, summing to
-    one.
+    """P(t|R): each document's term distribution, weighted by `scores`; the `terms` strongest, summing to one.
 
     >>> relevance_model([{"a": 3, "b": 1}, {"b": 1}], [2.0, 1.0], 10)
     {'a': 0.5, 'b': 0.5}
@@ -117,7 +130,8 @@ class RM3(Stage):
                 vectors.append(vector)
                 scores.append(score)
         query = unit(index.weights(ranking.query.text))
-        return interpolate(query, relevance_model(vectors, scores, self.terms), self.weight)
+        model = relevance_model(vectors, document_weights(scores), self.terms)
+        return interpolate(query, model, self.weight)
 
 
 def _useful(index: Index, term: str) -> bool:

@@ -74,7 +74,6 @@ class Index:
         return self._commit.analyzer
 
     # -- opening and changing
-    # -----------------------------------------------------------------------------------
 
     @classmethod
     def open(cls, path: str | Path) -> Index:
@@ -146,7 +145,6 @@ class Index:
             writer.merge()
 
     # -- documents
-    # ----------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return sum(segment.documents for segment in self.segments)
@@ -172,7 +170,6 @@ class Index:
                 yield from segment.store.ids(numbers[start : start + 10_000])
 
     # -- first stages
-    # -------------------------------------------------------------------------------------------
 
     def bm25(
         self,
@@ -214,7 +211,6 @@ class Index:
         return build(expression, self)
 
     # -- searching
-    # ----------------------------------------------------------------------------------------------
 
     @property
     def fingerprint(self) -> str:

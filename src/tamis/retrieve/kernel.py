@@ -180,6 +180,7 @@ def _bound(
 @njit(cache=True, nogil=True)
 def top_k(
     k,
+    accumulator,  # float64 (WINDOW,): zero, and left zero
     terms,  # int64 (terms, 6): see the columns above
     table,  # float32 (terms, tfs, codes): contributions
     bounds,  # float32 (terms, tfs, norms): bounds on them
@@ -187,7 +188,7 @@ def top_k(
     prior,  # float32 (codes,), or empty
     codes,  # each document's length, as the table's last index
     allowed,  # bool per document, or empty
-    id_rank,
+    id_rank,  # empty where it is the document's number
     overflow_place,
     overflow_score,
     block_first,
@@ -197,7 +198,7 @@ def top_k(
     documents,
     tfs,
 ):
-    """The keys of the k best hits, best first."""
+    """The id ranks and scores of the k best documents, best first."""
     count, n_terms = len(codes), len(terms)
     window_bound, window_begin, block_bound = _bound(
         terms, table, bounds, norm_low, codes, block_first, block_place, block_pairs, pairs, documents, tfs
@@ -221,7 +222,6 @@ def top_k(
     score_cell = np.empty(1, np.float32)
     bits_cell = score_cell.view(np.uint32)
 
-    accumulator = np.zeros(WINDOW, np.float64)
     candidates = np.empty(WINDOW + 1, np.uint16)
     order = np.empty(n_terms, np.int64)  # the window's terms, least bound first
     reach = np.empty(n_terms + 1, np.float64)  # reach[i]: what the i least can add together
@@ -366,7 +366,7 @@ def top_k(
             score_cell[0] = np.float32(score + prior[window_codes[d]] if len(prior) else score)
             if len(allowed) and not allowed[document]:
                 continue
-            key = _key(bits_cell[0], id_rank[document])
+            key = _key(bits_cell[0], id_rank[document] if len(id_rank) else np.uint32(document))
             if key >= worst:
                 continue
             keys[size] = key
@@ -380,4 +380,10 @@ def top_k(
                 below = np.float64(np.nextafter(threshold, np.float32(-np.inf)))
                 need = below - prior_bound
     _select(keys, size, k)
-    return np.sort(keys[: min(size, k)])
+    best = np.sort(keys[: min(size, k)])
+    ranks, scores = np.empty(len(best), np.int64), np.empty(len(best), np.float32)
+    for i in range(len(best)):
+        ranks[i] = best[i] & u64(0xFFFFFFFF)
+        bits_cell[0] = _bits_of(best[i])
+        scores[i] = score_cell[0]
+    return ranks, scores

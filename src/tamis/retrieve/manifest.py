@@ -21,7 +21,7 @@ from pathlib import Path
 
 import xxhash
 
-from tamis.errors import CorruptError, InputError, LockedError, StorageError
+from tamis.errors import CorruptError, InputError, LockedError, StorageError, TamisError
 from tamis.files import TEMPORARY, atomic_write, storage_errors, unreadable
 from tamis.retrieve.segment import SegmentInfo
 
@@ -116,7 +116,7 @@ def remove_unnamed(folder: Path) -> None:
     stays for the next time. Only the holder of the lock may call this."""
     try:
         named = {segment.name: segment for segment in Manifest.read(folder).segments}
-    except (CorruptError, InputError):
+    except TamisError:
         if (folder / "manifest.json").exists():
             return  # what it names could still be saved
         named = {}

@@ -7,6 +7,7 @@ contribution must grow with tf and shrink with length: the index's bounds rest o
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
@@ -135,7 +136,7 @@ def _lucene_bm25(
     """In single precision and in Lucene's order of operations, so that scores equal its own to the last
     bit."""
     f = np.float32
-    with np.errstate(divide="ignore", over="ignore"):
+    with np.errstate(divide="ignore", over="ignore") if not k1 or b == 1 else nullcontext():
         inverse = f(1) / (f(k1) * ((f(1) - f(b)) + f(b) * length.astype(f) / f(mean_length)))
         peak = weight.astype(f) * idf.astype(f)
         return np.asarray(peak - peak / (f(1) + tf.astype(f) * inverse), dtype=f)

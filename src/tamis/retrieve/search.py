@@ -9,6 +9,7 @@ the compiled kernel prunes. They return the same hits.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -107,8 +108,8 @@ def _with_zero(contributions: Array) -> Array:
     return table
 
 
-def exhaustive(segment: Segment, plan: Plan, k: int, allowed: Array | None) -> Array:
-    """The k best hits, by scoring every posting."""
+def exhaustive(segment: Segment, plan: Plan, k: int, allowed: Array | None) -> tuple[Array, Array]:
+    """The k best documents and their scores, best first, by scoring every posting."""
     scores = np.zeros(len(segment), dtype=np.float64)
     for i, term in enumerate(plan.terms):
         documents, tfs = segment.decode(term)
@@ -123,13 +124,19 @@ def exhaustive(segment: Segment, plan: Plan, k: int, allowed: Array | None) -> A
     totals = scores[documents]
     if plan.prior is not None:
         totals += plan.prior[plan.codes[documents]]
-    found_keys = hits.keys(totals.astype(np.float32), segment.store.id_rank[documents])
-    return hits.best(found_keys, k)
+    best = hits.best(hits.keys(totals.astype(np.float32), segment.store.rank(documents)), k)
+    best_scores, ranks = hits.unpack(best)
+    return segment.store.at_rank(ranks), best_scores
 
 
-def pruned(segment: Segment, plan: Plan, k: int, allowed: Array | None) -> Array:
-    """The same hits from the compiled kernel."""
-    from tamis.retrieve.kernel import top_k
+def pruned(segment: Segment, plan: Plan, k: int, allowed: Array | None) -> tuple[Array, Array]:
+    """The same from the compiled kernel."""
+    from tamis.retrieve.kernel import WINDOW, top_k
+
+    try:
+        accumulator = _scratch.accumulator
+    except AttributeError:
+        accumulator = _scratch.accumulator = np.zeros(WINDOW)
 
     entries = np.zeros((len(plan.terms), 6), dtype=np.int64)
     entries[:, :4] = [(t.first_block, t.last_block, t.first_posting, t.postings) for t in plan.terms]
@@ -139,8 +146,9 @@ def pruned(segment: Segment, plan: Plan, k: int, allowed: Array | None) -> Array
         scores = np.concatenate(plan.overflow)
         entries[:, 5] = np.cumsum([len(part) for part in plan.overflow])
         entries[1:, 4] = entries[:-1, 5]
-    keys: Array = top_k(
+    ranks, best_scores = top_k(
         k,
+        accumulator,
         entries,
         plan.table,
         plan.bounds,
@@ -153,9 +161,10 @@ def pruned(segment: Segment, plan: Plan, k: int, allowed: Array | None) -> Array
         scores,
         *segment.posting_columns,
     )
-    return keys
+    return segment.store.at_rank(ranks), best_scores
 
 
+_scratch = threading.local()  # the kernel leaves it zero, so each thread makes it once
 _ALL = np.zeros(0, dtype=bool)
 _NO_PLACES = np.zeros(0, dtype=np.int64)
 _NO_SCORES = np.zeros(0, dtype=np.float32)
@@ -173,10 +182,10 @@ def search(
 ) -> Found:
     """The k best documents, best first; `allowed` masks each segment's documents."""
     entries, terms = statistics(segments, weights)
-    if not (terms.df * terms.weight).all():
+    if not (terms.df * terms.weight).all():  # an unknown term, or a weight of zero, adds nothing
         known = {t: w for (t, w), df in zip(weights.items(), terms.df.tolist(), strict=True) if df and w}
         entries, terms = statistics(segments, known)
-    found: list[tuple[Array, Segment, int]] = []
+    parts: list[Found] = []
     for number, segment in enumerate(segments):
         planned = plan(segment, model, [row[number] for row in entries], terms, collection)
         if planned is None:
@@ -185,26 +194,21 @@ def search(
         # pruning needs contributions that cannot be negative
         positive = planned.table.min() >= 0
         way = pruned if positive and use_numba(backend, planned) else exhaustive
-        found.append((way(segment, planned, min(k, len(segment)), mask), segment, number))
-    return _merge(found, k)
+        documents, scores = way(segment, planned, min(k, len(segment)), mask)
+        parts.append(Found(np.full(len(documents), number), documents, scores))
+    return parts[0] if len(parts) == 1 else _merge(segments, parts, k)
 
 
-def _merge(found: Sequence[tuple[Array, Segment, int]], k: int) -> Found:
-    """One list from the segments' lists: id ranks are a segment's own, so across segments the ids themselves
-    break ties."""
-    parts = []
-    for keys, segment, number in found:
-        scores, ranks = hits.unpack(keys)
-        parts.append(Found(np.full(len(ranks), number), segment.store.at_rank(ranks), scores))
-    if len(parts) == 1:
-        return parts[0]
+def _merge(segments: Sequence[Segment], parts: Sequence[Found], k: int) -> Found:
+    """One list from the segments' lists; across segments the ids themselves break ties."""
     if not parts:
         return Found(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32))
     joined = Found(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
     ids = [
         i
-        for part, (_, segment, _) in zip(parts, found, strict=True)
-        for i in segment.store.ids(part.documents)
+        for part in parts
+        if len(part.segments)
+        for i in segments[part.segments[0]].store.ids(part.documents)
     ]
     scores_and_ids = list(zip((-joined.scores).tolist(), ids, strict=True))
     order = sorted(range(len(ids)), key=scores_and_ids.__getitem__)[:k]

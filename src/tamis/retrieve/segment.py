@@ -184,7 +184,7 @@ class Segment:
         names = ("block_first", "block_place", "block_pairs", "pairs", "documents", "tfs")
         return tuple(self.unchecked(f"postings.{name}") for name in names)
 
-    @property
+    @cached_property
     def live(self) -> Array | None:
         return None if self.deleted is None else ~self.deleted
 
