@@ -83,8 +83,8 @@ def test_documents_count_by_their_scores(index: Index) -> None:
 
 
 def test_log_likelihoods_count_as_likelihoods(index: Index) -> None:
-    # d1 is e^2 times as likely as d2, weights 1 and 0.135335: sieve 0.333333 + 0.067668, flour 0.666667, bread
-    # 0.067668; together 1.135335
+    # d1 is e^2 times as likely as d2, so they weigh 1 and 0.135335: sieve 0.333333 + 0.067668, flour
+    # 0.666667, bread 0.067668; together 1.135335
     assert document_weights([-3.0, -5.0]) == pytest.approx([1.0, 0.1353353])
     ranking = Ranking(Query("q", "sieve"), ("d1", "d2"), np.array([-3.0, -5.0], dtype=np.float32))
     expanded = RM3(weight=0.0).expand(index, ranking)

@@ -22,9 +22,9 @@ from numba import njit
 
 from tamis.retrieve.postings import BLOCK, TF_CAP
 
-WINDOW = 1 << 14
+WINDOW = 1 << 15
 _SPARSE = 4 * WINDOW  # a block that spans more is bounded posting by posting
-_BEST_FIRST = 8  # windows visited best bound first; the others follow in order, which memory likes
+_BEST_FIRST = 4  # windows visited best bound first; the others follow in order, which memory likes
 _LOOK_UP = 32  # postings a candidate from which it is looked up rather than met in passing
 
 # columns of the term entries
@@ -275,9 +275,9 @@ def top_k(
                         d = u64(shift + np.int64(documents[u64(place + j)]))
                         value = row[tfs[u64(at + j)], window_codes[d]]
                         sum_so_far = accumulator[d]
-                        # no branch: the slot is written again unless the document is new
+                        # no branch: the slot is written again unless the document is new, and counted once
                         candidates[n_candidates] = d
-                        n_candidates += u64(sum_so_far == 0)
+                        n_candidates += u64((sum_so_far == 0) & (value != 0))
                         accumulator[d] = sum_so_far + value
                 else:
                     for j in range(begin, end):
@@ -290,7 +290,7 @@ def top_k(
                             continue
                         sum_so_far = accumulator[d]
                         candidates[n_candidates] = d
-                        n_candidates += u64(sum_so_far == 0)
+                        n_candidates += u64((sum_so_far == 0) & (value != 0))
                         accumulator[d] = sum_so_far + value
 
         # b. complete them with the other terms, the weightiest first, dropping those that fall short
