@@ -25,6 +25,7 @@ from tamis.errors import InputError, UnknownDocumentError
 
 FRAME = 1 << 14  # bytes of text before a frame is closed
 CACHED_FRAMES = 256
+LARGEST_CACHED = 1 << 17  # compressed bytes: a frame of one huge document is not worth keeping
 LONGEST_PART = (1 << 32) - 1  # bytes: a frame keeps the lengths of titles, texts and metadata in 32 bits
 Keep = Literal["first", "last"]
 
@@ -283,8 +284,9 @@ class Store:
                 f"no document has the number {number}", remedy=f"the store holds {len(self):,}"
             )
         frame = int(np.searchsorted(self._frame_firsts, number, side="right")) - 1
-        titles_texts, place = self._frame(frame), number - int(self._frame_firsts[frame])
-        title, text, metadata = titles_texts[place]
+        small = int(self._frame_ends[frame + 1]) - int(self._frame_ends[frame]) <= LARGEST_CACHED
+        read = self._frame if small else self._frame.__wrapped__
+        title, text, metadata = read(frame)[number - int(self._frame_firsts[frame])]
         return Document(self.ids([number])[0], text, title, json.loads(metadata) if metadata else {})
 
     def __iter__(self) -> Iterator[Document]:
