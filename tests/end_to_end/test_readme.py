@@ -53,6 +53,7 @@ def test_blocks_do_what_they_say(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(place)
+    monkeypatch.delenv("COLUMNS", raising=False)  # pytest's workers set it
     names: dict[str, object] = {}
     printed = ""
     for language, body in blocks():

@@ -63,7 +63,7 @@ class Retriever(Stage):
         if self.backend != "numpy" and numba_installed():
             from tamis.retrieve.warm import warm
 
-            warm()
+            warm(self.model.lengths)
 
     def rank(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
         return [self.search(ranking, self.index.weights(ranking.query.text), depth) for ranking in rankings]

@@ -43,6 +43,11 @@ class Plan:
     prior: Array | None  # float32 (codes,)
     overflow: Sequence[Array]  # contributions of postings whose tf is beyond a byte; empty if there are none
 
+    @property
+    def prunable(self) -> bool:
+        """Pruning needs contributions that cannot be negative."""
+        return bool(self.table.min() >= 0) and all(part.min(initial=0) >= 0 for part in self.overflow)
+
 
 class Found(NamedTuple):
     """Documents found, best first: the segment of each, its number there, its score."""
@@ -146,7 +151,7 @@ def pruned(segment: Segment, plan: Plan, k: int, allowed: Array | None) -> tuple
         scores = np.concatenate(plan.overflow)
         entries[:, 5] = np.cumsum([len(part) for part in plan.overflow])
         entries[1:, 4] = entries[:-1, 5]
-    ranks, best_scores = top_k(
+    keys = top_k(
         k,
         accumulator,
         entries,
@@ -161,6 +166,8 @@ def pruned(segment: Segment, plan: Plan, k: int, allowed: Array | None) -> tuple
         scores,
         *segment.posting_columns,
     )
+    keys.sort()
+    best_scores, ranks = hits.unpack(keys)
     return segment.store.at_rank(ranks), best_scores
 
 
@@ -191,9 +198,7 @@ def search(
         if planned is None:
             continue
         mask = segment.live if allowed is None else allowed[number]
-        # pruning needs contributions that cannot be negative
-        positive = planned.table.min() >= 0
-        way = pruned if positive and use_numba(backend, planned) else exhaustive
+        way = pruned if planned.prunable and use_numba(backend, planned) else exhaustive
         documents, scores = way(segment, planned, min(k, len(segment)), mask)
         parts.append(Found(np.full(len(documents), number), documents, scores))
     return parts[0] if len(parts) == 1 else _merge(segments, parts, k)
