@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 import struct
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
@@ -27,6 +28,8 @@ FRAME = 1 << 14  # bytes of text before a frame is closed
 CACHED_FRAMES = 256
 LARGEST_CACHED = 1 << 17  # compressed bytes: a frame of one huge document is not worth keeping
 LONGEST_PART = (1 << 32) - 1  # bytes: a frame keeps the lengths of titles, texts and metadata in 32 bits
+LONG_ID = 32  # bytes; longer ones are read one by one
+_FEW = 64
 Keep = Literal["first", "last"]
 
 
@@ -243,18 +246,17 @@ class Store:
         """The ids of these documents, in this order."""
         chosen = np.asarray(numbers, dtype=np.int64)
         ends, text = self._id_ends.all(), self._id_text.all()
-        starts, stops = ends[chosen].astype(np.int64), ends[chosen + 1].astype(np.int64)
-        # a thousand ids at once: letters into a fixed-width array, which numpy turns into strings by itself
-        if len(chosen) > 64 and (width := int((stops - starts).max())) <= 32:
-            at = starts[:, None] + np.arange(width)
-            letters = text[np.minimum(at, len(text) - 1)].astype(np.uint32)
-            if int((stops - starts).min()) < width:
-                letters[at >= stops[:, None]] = 0
-            if letters.max() < 128:
-                strings: list[str] = letters.view(f"U{width}")[:, 0].tolist()
+        if len(chosen) > _FEW:
+            # a thousand ids at once: letters into a fixed-width array, which numpy turns into strings by
+            # itself
+            compiled = sys.modules.get("tamis.retrieve.kernel")
+            letters = (compiled.id_letters if compiled else id_letters)(chosen, ends, text)
+            if letters.size and letters.max() < 128:
+                strings: list[str] = letters.view(f"U{letters.shape[1]}")[:, 0].tolist()
                 return strings
         view = text.data
-        return [str(view[a:b], "utf-8") for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
+        pairs = zip(ends[chosen].tolist(), ends[chosen + 1].tolist(), strict=True)
+        return [str(view[start:stop], "utf-8") for start, stop in pairs]
 
     def number(self, identity: str) -> int:
         """The number of the document with this id, or -1."""
@@ -291,6 +293,19 @@ class Store:
 
     def __iter__(self) -> Iterator[Document]:
         return (self.document(number) for number in range(len(self)))
+
+
+def id_letters(numbers: Array, ends: Array, text: Array) -> Array:
+    """The bytes of these ids, one row an id, filled up with zeros; no rows if an id is long. (The search
+    kernel's module has a compiled twin.)"""
+    starts, stops = ends[numbers].astype(np.int64), ends[numbers + 1].astype(np.int64)
+    width = int((stops - starts).max(initial=1))
+    if width > LONG_ID:
+        return np.zeros((0, 0), np.uint32)
+    at = starts[:, None] + np.arange(width)
+    letters: Array = text[np.minimum(at, len(text) - 1)].astype(np.uint32)
+    letters[at >= stops[:, None]] = 0
+    return letters
 
 
 def _read_frame(frames: Column, frame_ends: Array, frame: int) -> list[tuple[str, str, str]]:

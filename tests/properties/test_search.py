@@ -381,3 +381,22 @@ def test_terms_that_add_nothing_to_most_documents(tmp_path: Path) -> None:
     assert pruned[0] == plain[0]
     assert pruned[1].tolist() == plain[1].tolist()
     assert plain[0][0] == "loud"
+
+
+def test_a_term_that_counts_against_only_beyond_a_byte(tmp_path: Path) -> None:
+    """Up to a tf of 255 the clipped likelihood of a long document is zero, which a negative weight leaves."""
+    documents = {"d0": Counter({"a": 300, "b": 1}), "d1": Counter({"a": 300})}
+    index = Index.build(
+        [Document(identity, text_of(terms)) for identity, terms in documents.items()],
+        tmp_path / "idx",
+        analyzer="whitespace",
+    )
+    model = QueryLikelihood(mu=0.5)
+    for query in ({"a": -1.0}, {"b": 1.0, "a": -1.0}):
+        pruned = index.search(query, model, 10, backend="numba")
+        plain = index.search(query, model, 10, backend="numpy")
+        assert pruned[0] == plain[0]
+        assert pruned[1].tolist() == plain[1].tolist()
+        check_against_reference(
+            plain[0], plain[1].tolist(), reference(documents, query, model, set(documents)), 10
+        )

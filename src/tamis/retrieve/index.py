@@ -56,6 +56,7 @@ class Index:
         self.path = path
         # one attribute, so that a search in one thread sees the whole of it while another one refreshes
         self._commit = commit
+        self._filter: tuple[object, ...] | None = None  # the last one, and the masks it came to
 
     @property
     def manifest(self) -> Manifest:
@@ -240,11 +241,23 @@ class Index:
         _check(weights, k)
         if k == 0:
             return [], np.zeros(0, np.float32)
-        allowed = _allowed(commit.segments, only, without)
+        allowed = self._allowed(commit, only, without)
         found = search(
             commit.segments, model, weights, k, commit.collection, allowed=allowed, backend=backend
         )
         return _ids_of(commit.segments, found), found.scores
+
+    def _allowed(
+        self, commit: Commit, only: Iterable[str] | None, without: Iterable[str] | None
+    ) -> list[Array | None] | None:
+        """The masks of a filter, made once for the queries that share it (a retriever's are tuples)."""
+        last = self._filter
+        if last and last[0] is commit and last[1] is only and last[2] is without:
+            return last[3]  # type: ignore[return-value]
+        masks = _allowed(commit.segments, only, without)
+        if isinstance(only, tuple | None) and isinstance(without, tuple | None):
+            self._filter = (commit, only, without, masks)
+        return masks
 
     def explain(self, weights: Mapping[str, float], model: Model, identity: str) -> list[TermContribution]:
         """What each query term adds to a document's score, the largest first."""

@@ -23,3 +23,4 @@ def warm(lengths: Lengths = "lucene") -> None:
         writer.add(Document("1", "warm"))
         segment = Segment(Path(folder) / "warm", writer.close())
         search([segment], model, {"warm": 1.0}, 1, collection_of([segment]), backend="numba")
+        segment.store.ids([0] * 100)

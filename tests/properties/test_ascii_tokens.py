@@ -1,0 +1,81 @@
+"""The compiled tokenizer gives what `wordbreak.split` gives."""
+
+from __future__ import annotations
+
+from functools import partialmethod
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("numba")
+
+from tamis.documents import Document
+from tamis.retrieve import invert
+from tamis.retrieve.ascii_tokens import AsciiTokens
+from tamis.retrieve.segment import Segment, SegmentWriter
+from tamis.text.analyze import get_analyzer
+from tamis.text.wordbreak import split
+
+# few characters, so that separators meet letters, digits and each other
+texts = st.text(alphabet="aZ9_.':,; -\n\x00", max_size=60) | st.text(
+    alphabet=st.characters(max_codepoint=127)
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(texts, min_size=1, max_size=5))
+def test_tokens_are_those_of_split(batch: list[str]) -> None:
+    table = AsciiTokens(capacity=2)  # so small that it has to grow
+    raw = "\n".join(batch).encode()
+    ends = np.cumsum([len(text) + 1 for text in batch])
+    ends[-1] -= 1
+    found = table.number(raw, ends)
+    assert found is not None
+    tokens, token_ends, long_tokens = found
+    words = {place: raw[start:stop].decode() for place, start, stop in long_tokens.tolist()}
+    named = [
+        words[place] if place in words else table.token(number)
+        for place, number in enumerate(tokens.tolist())
+    ]
+    starts = [0, *token_ends.tolist()[:-1]]
+    assert [named[a:b] for a, b in zip(starts, token_ends.tolist(), strict=True)] == [*map(split, batch)]
+
+
+def test_a_token_too_long_is_left_to_the_plain_way() -> None:
+    assert AsciiTokens().number(b"short " + b"x" * 256, np.array([262])) is None
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    documents=st.lists(texts | st.text(max_size=30) | st.just("x" * 300), min_size=1, max_size=12),
+    waiting=st.integers(1, 200),
+    positions=st.booleans(),
+)
+def test_segments_are_the_same_byte_for_byte(
+    tmp_path_factory: pytest.TempPathFactory, documents: list[str], waiting: int, positions: bool
+) -> None:
+    """Plain from the first document to the last, and compiled from the first."""
+    folder = tmp_path_factory.mktemp("segments")
+    columns = []
+    for name, compile_after in (("plain", 10**9), ("compiled", 1)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(invert, "_WAITING", waiting)
+            plain = invert.Inverter.__init__
+            patch.setattr(
+                invert.Inverter, "__init__", partialmethod(plain, run_tokens=64, compile_after=compile_after)
+            )
+            columns.append(_columns(folder / name, documents, positions))
+    assert columns[0] == columns[1]
+
+
+def _columns(folder: Path, texts: list[str], positions: bool) -> dict[str, object]:
+    writer = SegmentWriter(folder, get_analyzer("english"), positions=positions)
+    for number, text in enumerate(texts):
+        writer.add(Document(f"d{number:02d}", text.encode("utf-8", "replace").decode()))
+    segment = Segment(folder, writer.close())
+    return {
+        name: segment.column(name).tolist() for name in segment.info.columns if not name.startswith("store.")
+    }
