@@ -34,10 +34,10 @@ FIRST_BLOCK, LAST_BLOCK, FIRST_POSTING, POSTINGS, FIRST_OVERFLOW, LAST_OVERFLOW 
 u64 = np.uint64
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True)
 def id_letters(numbers, ends, text):
-    """`tamis.corpus.id_letters`, compiled: a thousand ids lie in a thousand places, and here other threads
-    need not wait."""
+    """`tamis.corpus.id_letters`, compiled: a thousand ids lie in a thousand places. Too short to let another
+    thread have the interpreter's lock: getting it back takes longer."""
     width = np.int64(1)
     for i in range(len(numbers)):
         width = max(width, np.int64(ends[numbers[i] + 1]) - np.int64(ends[numbers[i]]))
