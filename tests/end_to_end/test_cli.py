@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -379,7 +380,8 @@ def test_demo(tmp_path: Path, tamis: Tamis) -> None:
 
 @pytest.mark.skipif(os.name == "nt", reason="head and signals")
 def test_a_reader_that_stops_reading(folder: Path) -> None:
-    command = f"{sys.executable} -c 'import sys; from tamis.cli import main; sys.exit(main())'"
+    python = shlex.quote(sys.executable)
+    command = f"{python} -c 'import sys; from tamis.cli import main; sys.exit(main())'"
     for options in ("", "--json"):
         said = subprocess.run(
             f"{command} search {folder}/idx sieve {options} | true",

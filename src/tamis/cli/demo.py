@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -107,17 +109,26 @@ def _evaluate(console: Console, index: Index, queries: list[Query], qrels: Qrels
 
 def _what_next(console: Console, keep: Path | None) -> None:
     _heading(console, "What next")
+    program = _program()
     if keep is None:
         console.print("Nothing was kept. To try the commands on this collection:\n")
-        console.print("    tamis demo --keep demo", style="green", soft_wrap=True)
+        console.print(f"    {program} demo --keep demo", style="green", soft_wrap=True)
     here = shlex.quote(str(keep or "demo"))
     for command in (
-        f'tamis search {here}/index "director of The Invisible Menace" --explain',
-        f'tamis run {here}/index {here}/queries.jsonl -o {here}/mine.run -p "bm25(k1=1.2)"',
-        f"tamis eval {here}/qrels.txt {here}/bm25.run {here}/mine.run",
-        "tamis index your-documents/ -o your-index",
+        f'{program} search {here}/index "director of The Invisible Menace" --explain',
+        f'{program} run {here}/index {here}/queries.jsonl -o {here}/mine.run -p "bm25(k1=1.2)"',
+        f"{program} eval {here}/qrels.txt {here}/bm25.run {here}/mine.run",
+        f"{program} index your-documents/ -o your-index",
     ):
         console.print(f"    {command}", style="green", soft_wrap=True)
+
+
+def _program() -> str:
+    """How to call tamis from here: by its name, or by where it was installed if that is not on the path."""
+    beside_python = Path(sys.executable).with_name("tamis")
+    if shutil.which("tamis") or not beside_python.exists():
+        return "tamis"
+    return shlex.quote(os.path.relpath(beside_python))
 
 
 def _heading(console: Console, title: str) -> None:
