@@ -115,6 +115,28 @@ def smallest_unsigned(largest: int) -> str:
     return "u4" if largest < 1 << 32 else "u8"
 
 
+def find_string(wanted: bytes, text: Array, ends: Array, order: Array | None) -> int:
+    """The number of a string among strings that lie end to end, or -1; `order` has their numbers, sorted by
+    string (None where they lie sorted).
+
+    >>> text, ends = np.frombuffer(b"cabac", "u1"), np.array([0, 1, 3, 5])
+    >>> [find_string(wanted, text, ends, np.array([1, 2, 0])) for wanted in (b"ac", b"c", b"b")]
+    [2, 0, -1]
+    """
+    low, high = 0, len(ends) - 1 if order is None else len(order)
+    while low < high:
+        middle = (low + high) // 2
+        number = middle if order is None else int(order[middle])
+        found = text[int(ends[number]) : int(ends[number + 1])].tobytes()
+        if found == wanted:
+            return number
+        if found < wanted:
+            low = middle + 1
+        else:
+            high = middle
+    return -1
+
+
 class Column:
     """A column file, read-only: memory-mapped, or read at once if it is no larger than a chunk, because every
     mapping holds a file open, and an index that is often added to has hundreds of small columns."""

@@ -20,7 +20,15 @@ from typing import Literal
 import numpy as np
 import zstandard
 
-from tamis.columns import Array, Column, ColumnInfo, ColumnWriter, smallest_unsigned, write_column
+from tamis.columns import (
+    Array,
+    Column,
+    ColumnInfo,
+    ColumnWriter,
+    find_string,
+    smallest_unsigned,
+    write_column,
+)
 from tamis.documents import Document
 from tamis.errors import InputError, UnknownDocumentError
 
@@ -266,19 +274,7 @@ class Store:
             )
         wanted = identity.encode("utf-8", "surrogatepass")
         order, ends, text = self._id_order.all(), self._id_ends.all(), self._id_text.all()
-        in_order = not len(self._id_rank)
-        low, high = 0, len(self) if in_order else len(order)
-        while low < high:
-            middle = (low + high) // 2
-            number = middle if in_order else int(order[middle])
-            found = text[int(ends[number]) : int(ends[number + 1])].tobytes()
-            if found == wanted:
-                return number
-            if found < wanted:
-                low = middle + 1
-            else:
-                high = middle
-        return -1
+        return find_string(wanted, text, ends, order if len(self._id_rank) else None)
 
     def document(self, number: int) -> Document:
         if not 0 <= number < len(self):

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tamis.columns import Array, Column, ColumnInfo, smallest_unsigned, write_column
+from tamis.columns import Array, Column, ColumnInfo, find_string, smallest_unsigned, write_column
 from tamis.corpus import Keep, Store, StoreWriter
 from tamis.documents import Document
 from tamis.retrieve.invert import Inverter
@@ -205,27 +205,13 @@ class Segment:
             return self._terms[term]
         except KeyError:
             pass
-        number = self._find(term.encode("utf-8", "surrogatepass"))
+        columns = (self.column(f"terms.{name}") for name in ("text", "ends", "order"))
+        number = find_string(term.encode("utf-8", "surrogatepass"), *columns)
         entry = None if number < 0 else self._entry(number)
         if len(self._terms) >= KNOWN_TERMS:
             self._terms.clear()
         self._terms[term] = entry
         return entry
-
-    def _find(self, wanted: bytes) -> int:
-        text, ends, order = (self.column(f"terms.{name}") for name in ("text", "ends", "order"))
-        low, high = 0, len(order)
-        while low < high:
-            middle = (low + high) // 2
-            number = int(order[middle])
-            found = text[int(ends[number]) : int(ends[number + 1])].tobytes()
-            if found == wanted:
-                return number
-            if found < wanted:
-                low = middle + 1
-            else:
-                high = middle
-        return -1
 
     def _entry(self, number: int) -> Term | None:
         def pair(name: str) -> tuple[int, int]:
