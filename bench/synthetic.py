@@ -1,6 +1,6 @@
 """A made-up collection for timing the first stage, the same on every machine.
 
-    python bench/synthetic.py --passages 1000000 --out /tmp/bench/1m
+    python bench/synthetic.py --passages 1000000 --out DIR
 
 Passages have about 60 words that follow a Zipf-Mandelbrot law, and some repeat an earlier word of the
 passage: words come in bursts (Church and Gale, 1995), so not only the commonest have frequencies above one.

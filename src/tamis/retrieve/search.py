@@ -35,9 +35,7 @@ class Plan:
 
     terms: Sequence[Term]
     table: Array  # float32 (terms, tfs, codes)
-    bounds: (
-        Array  # float32 (terms, tfs, norms): at least the table's value for any lower tf and longer document
-    )
+    bounds: Array  # float32 (terms, tfs, norms): contributions at the blocks' competitive pairs
     norm_low: int
     codes: Array
     prior: Array | None  # float32 (codes,)
