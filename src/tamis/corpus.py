@@ -36,8 +36,7 @@ FRAME = 1 << 14  # bytes of text before a frame is closed
 CACHED_FRAMES = 256
 LARGEST_CACHED = 1 << 17  # compressed bytes: a frame of one huge document is not worth keeping
 LONGEST_PART = (1 << 32) - 1  # bytes: a frame keeps the lengths of titles, texts and metadata in 32 bits
-LONG_ID = 32  # bytes; longer ones are read one by one
-_FEW = 64
+_FEW = 64  # ids read one by one
 Keep = Literal["first", "last"]
 
 
@@ -254,14 +253,11 @@ class Store:
         """The ids of these documents, in this order."""
         chosen = np.asarray(numbers, dtype=np.int64)
         ends, text = self._id_ends.all(), self._id_text.all()
-        if len(chosen) > _FEW:
-            # a thousand ids at once: letters into a fixed-width array, which numpy turns into strings by
-            # itself
-            compiled = sys.modules.get("tamis.retrieve.kernel")
-            letters = (compiled.id_letters if compiled else id_letters)(chosen, ends, text)
-            if letters.size and letters.max() < 128:
-                strings: list[str] = letters.view(f"U{letters.shape[1]}")[:, 0].tolist()
-                return strings
+        compiled = sys.modules.get("tamis.retrieve.kernel")
+        if compiled and len(chosen) > _FEW:
+            strings = str(compiled.joined_ids(chosen, ends, text), "utf-8").split("\n")
+            if len(strings) == len(chosen) + 1:  # no id has a line end of its own
+                return strings[:-1]
         view = text.data
         pairs = zip(ends[chosen].tolist(), ends[chosen + 1].tolist(), strict=True)
         return [str(view[start:stop], "utf-8") for start, stop in pairs]
@@ -289,19 +285,6 @@ class Store:
 
     def __iter__(self) -> Iterator[Document]:
         return (self.document(number) for number in range(len(self)))
-
-
-def id_letters(numbers: Array, ends: Array, text: Array) -> Array:
-    """The bytes of these ids, one row an id, filled up with zeros; no rows if an id is long. (The search
-    kernel's module has a compiled twin.)"""
-    starts, stops = ends[numbers].astype(np.int64), ends[numbers + 1].astype(np.int64)
-    width = int((stops - starts).max(initial=1))
-    if width > LONG_ID:
-        return np.zeros((0, 0), np.uint32)
-    at = starts[:, None] + np.arange(width)
-    letters: Array = text[np.minimum(at, len(text) - 1)].astype(np.uint32)
-    letters[at >= stops[:, None]] = 0
-    return letters
 
 
 def _read_frame(frames: Column, frame_ends: Array, frame: int) -> list[tuple[str, str, str]]:

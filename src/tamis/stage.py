@@ -18,7 +18,7 @@ BATCH = 64  # queries that go through a pipeline together
 
 
 class Stage(ABC):
-    """Rankings in, rankings out. A subclass says what it does in `rank` and what it is in `expression`."""
+    """Rankings in, rankings out. A subclass says what it does in `apply` and what it is in `expression`."""
 
     @property
     @abstractmethod
@@ -26,7 +26,7 @@ class Stage(ABC):
         """The stage in the pipeline language."""
 
     @abstractmethod
-    def rank(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
+    def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
         """One new ranking for each; no more than `depth` candidates of each will be looked at."""
 
     @property
@@ -68,8 +68,8 @@ class Stage(ABC):
     ) -> Ranking | list[Ranking]:
         """Rank one query, or several."""
         if isinstance(query, str | Query | Ranking):
-            return self.rank([_ranking(query, 0)])[0]
-        return self.rank([_ranking(each, number) for number, each in enumerate(query)])
+            return self.apply([_ranking(query, 0)])[0]
+        return self.apply([_ranking(each, number) for number, each in enumerate(query)])
 
     def run(self, queries: Iterable[Query], *, progress: Callable[[int], object] | None = None) -> Run:
         """Rank all of `queries`; `progress` is told how many more are done."""
@@ -80,7 +80,7 @@ class Stage(ABC):
         done: list[Ranking] = []
         started = time.perf_counter()
         for start in range(0, len(waiting), BATCH):
-            batch = self.rank(waiting[start : start + BATCH])
+            batch = self.apply(waiting[start : start + BATCH])
             done += batch
             if progress:
                 progress(len(batch))
@@ -122,9 +122,9 @@ class Kept(Stage):
     def prepare(self) -> None:
         self.stage.prepare()
 
-    def rank(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
+    def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
         k = self.k if depth is None else min(self.k, depth)
-        return [ranking.head(k) for ranking in self.stage.rank(rankings, k)]
+        return [ranking.head(k) for ranking in self.stage.apply(rankings, k)]
 
 
 class Pipeline(Stage):
@@ -145,8 +145,8 @@ class Pipeline(Stage):
         for stage in self.stages:
             stage.prepare()
 
-    def rank(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
+    def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
         current = list(rankings)
         for stage in self.stages[:-1]:
-            current = stage.rank(current)
-        return self.stages[-1].rank(current, depth)
+            current = stage.apply(current)
+        return self.stages[-1].apply(current, depth)

@@ -35,7 +35,7 @@ class Numbers(Stage):
     def prepare(self) -> None:
         self.prepared += 1
 
-    def rank(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
+    def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
         self.depths.append(depth)
         self.batches.append(len(rankings))
         ids = tuple(f"{n:02d}" for n in range(self.found))
@@ -46,7 +46,7 @@ class Numbers(Stage):
 class Reversed(Numbers):
     """A reranker: its candidates, the last one first."""
 
-    def rank(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
+    def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
         self.depths.append(depth)
         return [r.rescored(np.arange(len(r), dtype=np.float32), ScoreKind.LOGIT) for r in rankings]
 
@@ -107,15 +107,15 @@ def test_a_stage_is_told_how_much_will_be_looked_at() -> None:
     assert (first.depths, second.depths) == ([5], [3])
     (first >> second)("q")
     assert (first.depths[1:], second.depths[1:]) == ([None], [None])
-    (first % 5).rank([Ranking(Query("q", ""))], 2)
+    (first % 5).apply([Ranking(Query("q", ""))], 2)
     assert first.depths[2:] == [2]
-    (first >> second).rank([Ranking(Query("q", ""))], 2)  # only the last stage may stop early
+    (first >> second).apply([Ranking(Query("q", ""))], 2)  # only the last stage may stop early
     assert (first.depths[3:], second.depths[2:]) == ([None], [2])
 
 
 def test_a_stage_that_gives_more_than_asked_is_cut() -> None:
     assert (Numbers(found=20) % 5)("q").ids == ("00", "01", "02", "03", "04")
-    assert len(Kept(Numbers(found=20), 5).rank([Ranking(Query("q", ""))], 2)[0]) == 2
+    assert len(Kept(Numbers(found=20), 5).apply([Ranking(Query("q", ""))], 2)[0]) == 2
 
 
 @pytest.fixture(scope="module")

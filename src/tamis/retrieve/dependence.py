@@ -78,7 +78,7 @@ class SDM(Stage):
     def resources(self) -> str:
         return self.index.fingerprint
 
-    def rank(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
+    def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
         return [self._search(ranking, DEPTH if depth is None else depth) for ranking in rankings]
 
     def _search(self, ranking: Ranking, k: int) -> Ranking:

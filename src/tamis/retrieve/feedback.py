@@ -109,7 +109,7 @@ class RM3(Stage):
             "rm3", (), tuple((name, value) for name, (value, default) in given.items() if value != default)
         )
 
-    def rank(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
+    def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
         return [self._again(ranking, depth) for ranking in rankings]
 
     def _again(self, ranking: Ranking, depth: int | None) -> Ranking:

@@ -65,7 +65,7 @@ class Retriever(Stage):
 
             warm(self.model.lengths)
 
-    def rank(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
+    def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
         return [self.search(ranking, self.index.weights(ranking.query.text), depth) for ranking in rankings]
 
     def search(self, ranking: Ranking, weights: Mapping[str, float], depth: int | None) -> Ranking:
