@@ -7,6 +7,7 @@ SHELL := /bin/sh
 PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
+TORCH ?= torch==2.13.0
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --editable
 
 help:  ## this list
@@ -50,6 +51,14 @@ $(BIN)/python:
 $(VENV)/core.stamp: pyproject.toml | $(BIN)/python
 	@echo 'Installing tamis into $(VENV)'
 	@$(PIP_INSTALL) .
+	@touch $@
+
+# torch is asked for by name, first and alone: as a dependency of something else it may come with gigabytes for GPUs
+$(VENV)/test.stamp $(VENV)/bench.stamp: $(VENV)/torch.stamp
+
+$(VENV)/torch.stamp: | $(BIN)/python
+	@echo 'Installing $(TORCH) into $(VENV)'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-input $(TORCH)
 	@touch $@
 
 $(VENV)/%.stamp: pyproject.toml | $(BIN)/python

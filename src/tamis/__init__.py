@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tamis.documents import Document, Query
     from tamis.errors import TamisError
+    from tamis.rank.combine import Fuse, Interpolate, Normalise
+    from tamis.rank.duo import Duo
+    from tamis.rank.mono import Mono
     from tamis.ranking import Hit, Ranking, Run, ScoreKind, Span
     from tamis.retrieve.feedback import RM3
     from tamis.retrieve.index import Index
@@ -26,8 +29,13 @@ __all__ = [
     "BM25",
     "RM3",
     "Document",
+    "Duo",
+    "Fuse",
     "Hit",
     "Index",
+    "Interpolate",
+    "Mono",
+    "Normalise",
     "Pipeline",
     "Query",
     "QueryLikelihood",
@@ -45,6 +53,9 @@ __all__ = [
 _HOME = {
     "tamis.documents": ("Document", "Query"),
     "tamis.errors": ("TamisError",),
+    "tamis.rank.combine": ("Fuse", "Interpolate", "Normalise"),
+    "tamis.rank.duo": ("Duo",),
+    "tamis.rank.mono": ("Mono",),
     "tamis.ranking": ("Hit", "Ranking", "Run", "ScoreKind", "Span"),
     "tamis.retrieve.feedback": ("RM3",),
     "tamis.retrieve.index": ("Index",),

@@ -272,6 +272,19 @@ class Store:
         order, ends, text = self._id_order.all(), self._id_ends.all(), self._id_text.all()
         return find_string(wanted, text, ends, order if len(self._id_rank) else None)
 
+    def numbers(self, ids: Sequence[str]) -> Array:
+        """The numbers of the documents with these ids, -1 where there is none."""
+        compiled = sys.modules.get("tamis.retrieve.kernel")
+        if compiled and len(ids) > _FEW and set(map(type, ids)) == {str}:
+            lines = "\n".join([*ids, ""]).encode("utf-8", "surrogatepass")
+            wanted = np.frombuffer(lines, np.uint8)
+            line_ends = np.flatnonzero(wanted == ord("\n"))
+            if len(line_ends) == len(ids):  # no id has a line end of its own
+                columns = (self._id_text.all(), self._id_ends.all(), self._id_order.all())
+                numbers: Array = compiled.find_ids(wanted, line_ends, *columns)
+                return numbers
+        return np.array([self.number(identity) for identity in ids], dtype=np.int64)
+
     def document(self, number: int) -> Document:
         if not 0 <= number < len(self):
             raise UnknownDocumentError(

@@ -26,6 +26,7 @@ class ScoreKind(StrEnum):
     PROBABILITY = "probability"
     LOGIT = "logit"
     LOG_PROBABILITY = "log-probability"
+    COMBINED = "combined"  # interpolated, normalised or fused: comparable only within one query's list
 
 
 class Texts(Protocol):
@@ -126,8 +127,25 @@ class Ranking:
         >>> old.rescored(np.array([0.1, 0.9]), ScoreKind.PROBABILITY).ids
         ('d2', 'd1')
         """
-        order = best_first(scores, self.ids)
-        return replace(self, ids=tuple(self.ids[i] for i in order.tolist()), scores=scores[order], kind=kind)
+        return self.reordered(best_first(scores, self.ids), scores, kind)
+
+    def reordered(self, order: Array, scores: Array, kind: ScoreKind) -> Ranking:
+        """The same candidates in a given order, with new scores. A stage may know more than its scores say:
+        probabilities can be equal where the margins behind them are not.
+
+        `order` is the candidates' present positions, best first; `scores` are given as they stand now.
+
+        >>> old = Ranking(Query("q", "sieve"), ("d1", "d2"), np.array([2.0, 1.0]))
+        >>> old.reordered(np.array([1, 0]), np.array([1.0, 1.0]), ScoreKind.PROBABILITY).ids
+        ('d2', 'd1')
+        """
+        if len(scores) != len(self.ids) or not np.array_equal(np.sort(order), np.arange(len(self.ids))):
+            raise TamisError("scores or an order that are not of these candidates")
+        # the sigmoid of a smaller margin may be larger by its last bit
+        ranked = np.minimum.accumulate(scores[order])
+        if not np.allclose(ranked, scores[order], rtol=1e-6, atol=0):
+            raise TamisError("the scores increase along the order", remedy="check the stage that made them")
+        return replace(self, ids=tuple(self.ids[i] for i in order.tolist()), scores=ranked, kind=kind)
 
     def documents(self) -> list[Document]:
         """The candidates' documents, in order."""

@@ -7,14 +7,16 @@ import hashlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import overload
 
 from tamis import expression
 from tamis.documents import Query
 from tamis.errors import InputError
+from tamis.journal import Job, Journal, Record, digest
 from tamis.ranking import Ranking, Run
 
-BATCH = 64  # queries that go through a pipeline together
+BATCH = 64  # queries that go through a pipeline together, where a stage does not want fewer
 
 
 class Stage(ABC):
@@ -30,13 +32,32 @@ class Stage(ABC):
         """One new ranking for each; no more than `depth` candidates of each will be looked at."""
 
     @property
+    def parts(self) -> Sequence[Stage]:
+        """The stages that it is made of."""
+        return ()
+
+    @property
     def resources(self) -> str:
         """Whatever the result depends on that the expression does not say: an index's commit, a model's
         weights."""
-        return ""
+        return "\n".join(part.resources for part in self.parts)
 
-    def prepare(self) -> None:  # noqa: B027 (most stages have nothing to prepare)
+    def prepare(self) -> None:
         """Do what is done once (compile, load), so that it is never part of a query's time."""
+        for part in self.parts:
+            part.prepare()
+
+    @property
+    def queries_at_once(self) -> int:
+        """How many queries it wants to see together: what a kill can cost, and what memory must hold."""
+        return min((part.queries_at_once for part in self.parts), default=BATCH)
+
+    def attach(self, ranking: Ranking) -> Ranking:
+        """`ranking` with the texts and the origin that this stage's rankings have. A stage that finds
+        candidates attaches its own; one that orders them leaves those that came."""
+        for part in self.parts:
+            ranking = part.attach(ranking)
+        return ranking
 
     @property
     def fingerprint(self) -> str:
@@ -71,28 +92,53 @@ class Stage(ABC):
             return self.apply([_ranking(query, 0)])[0]
         return self.apply([_ranking(each, number) for number, each in enumerate(query)])
 
-    def run(self, queries: Iterable[Query], *, progress: Callable[[int], object] | None = None) -> Run:
-        """Rank all of `queries`; `progress` is told how many more are done."""
+    def run(
+        self,
+        queries: Iterable[Query],
+        *,
+        progress: Callable[[int], object] | None = None,
+        journal: str | Path | None = None,
+    ) -> Run:
+        """Rank all of `queries`; `progress` is told how many more are done.
+
+        What is ranked is written to the file `journal` at once. After a kill the same call goes on at the
+        first batch of queries that is not in it, and returns what it would have returned; with a journal that
+        is complete it returns at once. The file stays: it is yours to delete.
+        """
         from tamis import __version__
 
-        self.prepare()
-        waiting = [Ranking(query) for query in queries]
-        done: list[Ranking] = []
-        started = time.perf_counter()
-        for start in range(0, len(waiting), BATCH):
-            batch = self.apply(waiting[start : start + BATCH])
-            done += batch
-            if progress:
-                progress(len(batch))
-        seconds = time.perf_counter() - started
+        # through a Run, which refuses queries with one id: better now than after hours
+        waiting = list(Run(map(Ranking, queries)).values())
+        with self._record(journal, waiting) as record:
+            done = [self.attach(ranking) for ranking in record.done]
+            resumed = len(done)
+            if progress and resumed:
+                progress(resumed)
+            if resumed < len(waiting):
+                self.prepare()
+            for start in range(resumed, len(waiting), record.at_once):
+                started = time.perf_counter()
+                batch = self.apply(waiting[start : start + record.at_once])
+                record.append(batch, time.perf_counter() - started)
+                done += batch
+                if progress:
+                    progress(len(batch))
         manifest = {
             "tamis": __version__,
             "pipeline": repr(self),
             "fingerprint": self.fingerprint,
             "queries": len(done),
-            "seconds": round(seconds, 3),
+            "seconds": round(record.seconds, 3),
         }
-        return Run(done, manifest)
+        return Run(done, manifest | ({"resumed": resumed} if resumed else {}))
+
+    def _record(self, journal: str | Path | None, waiting: Sequence[Ranking]) -> Record:
+        if journal is None:
+            return Record(self.queries_at_once)
+        stages = tuple((repr(stage), stage.fingerprint) for stage in _stages(self))
+        queries = digest(ranking.query for ranking in waiting)
+        job = Job(repr(self), self.fingerprint, stages, queries, len(waiting))
+        return Journal(journal, job, at_once=self.queries_at_once)
 
 
 def _ranking(query: str | Query | Ranking, number: int) -> Ranking:
@@ -112,15 +158,12 @@ class Kept(Stage):
         self.stage, self.k = stage, k
 
     @property
-    def expression(self) -> expression.Node:
-        return expression.keep(self.stage.expression, self.k)
+    def parts(self) -> Sequence[Stage]:
+        return [self.stage]
 
     @property
-    def resources(self) -> str:
-        return self.stage.resources
-
-    def prepare(self) -> None:
-        self.stage.prepare()
+    def expression(self) -> expression.Node:
+        return expression.keep(self.stage.expression, self.k)
 
     def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
         k = self.k if depth is None else min(self.k, depth)
@@ -134,16 +177,12 @@ class Pipeline(Stage):
         self.stages = tuple(stages)
 
     @property
-    def expression(self) -> expression.Node:
-        return expression.then(*(stage.expression for stage in self.stages))
+    def parts(self) -> Sequence[Stage]:
+        return self.stages
 
     @property
-    def resources(self) -> str:
-        return "\n".join(stage.resources for stage in self.stages)
-
-    def prepare(self) -> None:
-        for stage in self.stages:
-            stage.prepare()
+    def expression(self) -> expression.Node:
+        return expression.then(*(stage.expression for stage in self.stages))
 
     def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
         current = list(rankings)

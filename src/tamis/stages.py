@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 from tamis.errors import ExpressionError, InputError
 from tamis.expression import Call, Keep, Node, Then, Value, parse
+from tamis.infer.runtime import Runtime
+from tamis.rank.combine import Fuse, Interpolate, Normalise
 from tamis.retrieve.dependence import SDM, Dependence
 from tamis.retrieve.feedback import RM3
 from tamis.retrieve.retriever import Retriever
@@ -17,25 +22,68 @@ from tamis.stage import Pipeline, Stage
 if TYPE_CHECKING:
     from tamis.retrieve.index import Index
 
-Maker = Callable[["Index | None", Mapping[str, Any]], Stage]
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What stages are made with beside their options."""
+
+    index: Index | None
+    runtime: Runtime
+
+
+Maker = Callable[[Given, Sequence[Stage], Mapping[str, Any]], Stage]
 
 
 def _retriever(model: Callable[..., Any]) -> Maker:
-    return lambda index, options: Retriever(_needed(index), model(**options))
+    return lambda given, stages, options: Retriever(_needed(given.index), model(**options))
 
 
-#: The names of the language: what gives each its parameters, and what makes the stage.
-STAGES: dict[str, tuple[Callable[..., Any], Maker]] = {
+def _plain(stage: Callable[..., Stage]) -> Maker:
+    """Of a stage that needs no index: the stages between its parentheses, then its options."""
+    return lambda given, stages, options: stage(*stages, **options)
+
+
+def _neural(name: str) -> tuple[str, Maker]:
+    """Of a stage that reads texts with a model, by where it is: searches without one must not wait for it."""
+
+    def make(given: Given, stages: Sequence[Stage], options: Mapping[str, Any]) -> Stage:
+        runtime = given.runtime
+        stage: Stage = _imported(name)(
+            **{"precision": runtime.precision, **options},
+            device=runtime.device,
+            workers=runtime.workers,
+            cache=runtime.cache,
+        )
+        return stage
+
+    return name, make
+
+
+#: The names of the language: what gives each its parameters (or where that is), and what makes the stage. A
+#: parameter without a default is a stage (`*stages`: any number of them); the others are options, and their
+#: annotations say what they may be.
+STAGES: dict[str, tuple[Callable[..., Any] | str, Maker]] = {
     "bm25": (BM25, _retriever(BM25)),
     "ql": (QueryLikelihood, _retriever(QueryLikelihood)),
     "tfidf": (TfIdf, _retriever(TfIdf)),
-    "sdm": (Dependence, lambda index, options: SDM(_needed(index), Dependence(**options))),
-    "rm3": (RM3, lambda index, options: RM3(**options)),
+    "sdm": (Dependence, lambda given, stages, options: SDM(_needed(given.index), Dependence(**options))),
+    "rm3": (RM3, _plain(RM3)),
+    "mono": _neural("tamis.rank.mono.Mono"),
+    "duo": _neural("tamis.rank.duo.Duo"),
+    "interpolate": (Interpolate, _plain(Interpolate)),
+    "normalise": (Normalise, _plain(Normalise)),
+    "fuse": (Fuse, _plain(Fuse)),
 }
 
+#: Those that search, for which there must be an index.
+SEARCHING = frozenset({"bm25", "ql", "tfidf", "sdm", "rm3"})
 
-def build(pipeline: str | Node, index: Index | None = None) -> Stage:
-    """The stages of an expression over an index.
+#: Parameters of Python that the language does not have: what a machine offers is for a `Runtime` to say.
+_OF_THE_MACHINE = ("device", "workers", "cache")
+
+
+def build(pipeline: str | Node, index: Index | None = None, runtime: Runtime | None = None) -> Stage:
+    """The stages of an expression over an index; its models run as `runtime` says.
 
     >>> from tamis.retrieve.feedback import RM3
     >>> build("rm3(terms=20)")
@@ -45,44 +93,96 @@ def build(pipeline: str | Node, index: Index | None = None) -> Stage:
     tamis.errors.ExpressionError: rm3 has no option 'speed': it takes terms, docs, weight
     """
     node = parse(pipeline) if isinstance(pipeline, str) else pipeline
+    return _build(node, Given(index, runtime or Runtime()))
+
+
+def parameters_of(name: str) -> dict[str, inspect.Parameter]:
+    """What a stage of the language takes.
+
+    >>> list(parameters_of("duo"))
+    ['model', 'aggregate', 'm', 'seed', 'k', 'precision', 'revision']
+    """
+    giver, _ = STAGES[name]
+    known = inspect.signature(_imported(giver) if isinstance(giver, str) else giver, eval_str=True)
+    return {key: each for key, each in known.parameters.items() if key not in _OF_THE_MACHINE}
+
+
+def _build(node: Node, given: Given) -> Stage:
     if isinstance(node, Then):
-        return Pipeline([build(stage, index) for stage in node.stages])
+        return Pipeline([_build(stage, given) for stage in node.stages])
     if isinstance(node, Keep):
-        return build(node.stage, index) % node.k
+        return _build(node.stage, given) % node.k
     if node.name not in STAGES:
         raise ExpressionError(f"there is no stage {node.name!r}", remedy=f"use {', '.join(STAGES)}")
-    parameters, make = STAGES[node.name]
+    parameters = parameters_of(node.name)
+    options = _options(node, parameters)
+    stages = [_build(argument, given) for argument in _arguments(node, parameters)]
+    make = STAGES[node.name][1]
     try:
-        return make(index, _options(node, parameters))
+        return make(given, stages, options)
     except ExpressionError:
         raise
     except InputError as error:
         raise ExpressionError(f"in {node}: {error.problem}", remedy=error.remedy) from error
 
 
-def _options(node: Call, parameters: Callable[..., Any]) -> dict[str, Value]:
-    known = inspect.signature(parameters).parameters
-    takes = f"it takes {', '.join(known)}" if known else "it takes none"
-    if node.arguments:
-        raise ExpressionError(f"{node.name} takes its options as name=value", remedy=takes)
+def _arguments(node: Call, parameters: Mapping[str, inspect.Parameter]) -> list[Node]:
+    """The stages between a stage's parentheses."""
+    taken = [each for each in parameters.values() if each.default is each.empty]
+    stages = [each for each in node.arguments if isinstance(each, Node)]
+    if len(stages) < len(node.arguments) or (stages and not taken):
+        raise ExpressionError(
+            f"{node.name} takes its options as name=value", remedy=f"it takes {_names(parameters)}"
+        )
+    if any(each.kind is each.VAR_POSITIONAL for each in taken) or len(stages) == len(taken):
+        return stages
+    wanted = "a stage" if len(taken) == 1 else f"{len(taken)} stages"
+    found = f", not {len(stages)}" if stages else ""
+    raise ExpressionError(
+        f"{node.name} takes {wanted}{found}",
+        remedy=f"write {node.name}({', '.join(each.name for each in taken)})",
+    )
+
+
+def _options(node: Call, parameters: Mapping[str, inspect.Parameter]) -> dict[str, Value]:
     options: dict[str, Value] = {}
     for name, value in node.options:
-        if name not in known:
-            raise ExpressionError(f"{node.name} has no option {name!r}", remedy=takes)
-        options[name] = _as(type(known[name].default), value, node.name, name)
+        if name not in parameters or parameters[name].default is inspect.Parameter.empty:
+            raise ExpressionError(
+                f"{node.name} has no option {name!r}", remedy=f"it takes {_names(parameters)}"
+            )
+        options[name] = _as(parameters[name].annotation, value, node.name, name)
     return options
 
 
-def _as(kind: type, value: Value, stage: str, option: str) -> Value:
+def _names(parameters: Mapping[str, inspect.Parameter]) -> str:
+    options = [name for name, each in parameters.items() if each.default is not each.empty]
+    return ", ".join(options) or "none"
+
+
+_WORDS = {float: "a number", int: "a whole number", str: "a word", bool: "true or false", NoneType: "none"}
+
+
+def _as(annotation: Any, value: Value, stage: str, option: str) -> Value:
     """A whole number may stand for a number, nothing else for anything else."""
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+    kinds = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    if type(value) is int and float in kinds and int not in kinds:
         return float(value)
-    if type(value) is not kind:
-        wanted = {float: "a number", int: "a whole number", str: "a word", bool: "true or false"}.get(
-            kind, kind.__name__
-        )
-        raise ExpressionError(f"{option} of {stage} cannot be {value!r}", remedy=f"give {wanted}")
-    return value
+    wanted: list[str] = []
+    for kind in kinds:
+        choices = get_args(kind) if get_origin(kind) is Literal else ()
+        # by type too: True is equal to 1
+        if type(value) is kind or any(type(value) is type(each) and value == each for each in choices):
+            return value
+        wanted += map(str, choices) if choices else [_WORDS[kind]]
+    remedy = " or ".join(", ".join(wanted).rsplit(", ", 1))
+    raise ExpressionError(f"{option} of {stage} cannot be {value!r}", remedy=f"give {remedy}")
+
+
+def _imported(name: str) -> Callable[..., Any]:
+    module, _, attribute = name.rpartition(".")
+    found: Callable[..., Any] = getattr(import_module(module), attribute)
+    return found
 
 
 def _needed(index: Index | None) -> Index:

@@ -216,6 +216,8 @@ def test_killed_at_a_random_moment(place: Path, run_time: float, attempt: int) -
 
     index = go_on(folder, done)
     assert_holds(index, after[-1], place / "at the end")
+    if done == len(after):  # killed while it cleaned up after the last commit: the next writer does that
+        index.add([after[-1][min(after[-1])]], on_duplicate="replace")
     assert_nothing_left_over(folder, index)
     assert verify(folder) == []
 

@@ -6,7 +6,6 @@ anything, and times and sizes may differ.
 
 from __future__ import annotations
 
-import inspect
 import re
 import shlex
 from pathlib import Path
@@ -14,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tamis.cli import VERBS, main
-from tamis.expression import Call
-from tamis.stages import STAGES
+from tamis.expression import Call, Value
+from tamis.stages import STAGES, parameters_of
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 _BLOCK = re.compile(
@@ -91,11 +90,9 @@ def test_commands_that_are_not_run_parse() -> None:
 
 def test_the_table_of_stages_is_complete() -> None:
     rows = dict(re.findall(r"^\| `(\w+)` \| (?:`([^`]*)`)? ?\|", README, re.MULTILINE))
-    assert rows == {
-        name: str(Call("x", (), _defaults(parameters)))[2:-1] for name, (parameters, _) in STAGES.items()
-    }
+    assert rows == {name: str(Call("x", (), _defaults(name)))[2:-1] for name in STAGES}
 
 
-def _defaults(parameters: object) -> tuple[tuple[str, object], ...]:
-    assert callable(parameters)
-    return tuple((name, each.default) for name, each in inspect.signature(parameters).parameters.items())
+def _defaults(stage: str) -> tuple[tuple[str, Value], ...]:
+    known = parameters_of(stage).items()
+    return tuple((name, each.default) for name, each in known if each.default is not each.empty)

@@ -22,6 +22,13 @@ HEAVY = {
     "typer",
     "click",
     "Stemmer",
+    "torch",
+    "onnx",
+    "onnxruntime",
+    "tokenizers",
+    "huggingface_hub",
+    "tamis.rank.mono",
+    "tamis.infer.cross_encoder",
 }
 
 

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from tamis import Document, Index
 from tamis.errors import ExpressionError
 from tamis.expression import Call, Keep, Node, Then, Value, parse
+from tamis.rank.combine import Fuse, Interpolate, Normalise
 from tamis.retrieve.dependence import SDM, Dependence
 from tamis.retrieve.feedback import RM3
 from tamis.retrieve.retriever import Retriever
 from tamis.retrieve.score import QueryLikelihood
-from tamis.stages import build
+from tamis.stages import STAGES, build
 
 EXAMPLES = 10_000 if os.environ.get("TAMIS_HYPOTHESIS") == "thorough" else 200
 
@@ -215,6 +216,12 @@ def test_text_and_python_agree(index: Index) -> None:
         ("tfidf % 3", index.tfidf() % 3),
         ("sdm(window=4, mu=9.5)", SDM(index, Dependence(window=np.int64(4), mu=9.5))),
         ("bm25 >> rm3(terms=5, weight=1)", index.bm25() >> RM3(terms=np.int64(5), weight=1)),
+        ("bm25 >> normalise(how=z)", index.bm25() >> Normalise("z")),
+        ("fuse(bm25, ql % 2, k=9) % 3", Fuse(index.bm25(), index.ql() % 2, k=np.int64(9)) % 3),
+        (
+            "bm25 >> interpolate(ql >> rm3 % 2, alpha=1)",
+            index.bm25() >> Interpolate(index.ql() >> RM3() % 2, alpha=np.float64(1)),
+        ),
     ):
         built = index.pipeline(text)
         assert repr(built) == repr(stage)
@@ -241,13 +248,39 @@ rm3_texts = st.builds(
     "rm3(terms={}, docs={}, weight={})".format, st.integers(1, 50), st.integers(1, 50), st.floats(0, 1)
 )
 stage_texts = (
-    st.sampled_from(["bm25", "ql", "sdm", "tfidf", "rm3"]) | bm25_texts | ql_texts | sdm_texts | rm3_texts
+    st.sampled_from(["bm25", "ql", "sdm", "tfidf", "rm3", "normalise", "normalise(how=z)"])
+    | bm25_texts
+    | ql_texts
+    | sdm_texts
+    | rm3_texts
 )
-kept_texts = stage_texts | st.builds("{} % {}".format, stage_texts, st.integers(1, 10**6))
+
+
+def pipeline_texts(stages: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    kept = stages | st.builds("{} % {}".format, stages, st.integers(1, 10**6))
+    return st.lists(kept, min_size=1, max_size=3).map(" >> ".join)
+
+
+def texts_of_stages_of(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    """Stages that take stages."""
+    stages = st.lists(pipeline_texts(inner), min_size=2, max_size=3).map(", ".join)
+    return st.one_of(
+        st.builds(
+            "interpolate({}, alpha={}, normalise={})".format,
+            pipeline_texts(inner),
+            st.floats(0, 1) | st.integers(0, 1),
+            st.sampled_from(["minmax", "raw", "z"]),
+        ),
+        st.builds("fuse({}, k={})".format, stages, st.integers(0, 100)),
+        st.builds("fuse({}, how={})".format, stages, st.sampled_from(["rrf", "combsum", "combmnz"])),
+    )
+
+
+any_texts = st.recursive(stage_texts, texts_of_stages_of, max_leaves=4)
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(st.lists(kept_texts, min_size=1, max_size=4).map(" >> ".join))
+@given(pipeline_texts(any_texts))
 def test_a_stage_prints_as_what_builds_it(index: Index, text: str) -> None:
     built = index.pipeline(text)
     assert parse(repr(built)) == built.expression
@@ -259,15 +292,17 @@ def test_a_stage_prints_as_what_builds_it(index: Index, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("bm52", "there is no stage 'bm52': use bm25, ql, tfidf, sdm, rm3"),
-        ("bm25 >> mono2", "there is no stage 'mono2': use bm25, ql, tfidf, sdm, rm3"),
+        ("bm52", f"there is no stage 'bm52': use {', '.join(STAGES)}"),
+        ("bm25 >> mono2", f"there is no stage 'mono2': use {', '.join(STAGES)}"),
         ("bm25(k2=1)", "bm25 has no option 'k2': it takes k1, b, variant"),
         ("tfidf(k1=1)", "tfidf has no option 'k1': it takes none"),
         ("bm25(0.9)", "bm25 takes its options as name=value: it takes k1, b, variant"),
         ("bm25(k1=lots)", "k1 of bm25 cannot be 'lots': give a number"),
         ("bm25(k1=true)", "k1 of bm25 cannot be True: give a number"),
         ("rm3(terms=2.5)", "terms of rm3 cannot be 2.5: give a whole number"),
-        ("bm25(variant=1)", "variant of bm25 cannot be 1: give a word"),
+        ("bm25(ql)", "bm25 takes its options as name=value: it takes k1, b, variant"),
+        ("bm25(variant=1)", "variant of bm25 cannot be 1: give lucene, robertson, atire, bm25l or bm25+"),
+        ("ql(variant=old)", "variant of ql cannot be 'old': give lucene or exact"),
         ("bm25(b=2)", "in bm25(b=2): BM25 with k1=0.9, b=2.0: use k1 >= 0 and 0 <= b <= 1"),
     ],
 )

@@ -98,6 +98,35 @@ def test_rescored_is_in_its_new_order() -> None:
     assert old == ranking()
 
 
+def test_reordered_follows_the_order_not_the_scores() -> None:
+    old = ranking()
+    new = old.reordered(np.array([2, 0, 1]), np.array([0.5, 0.5, 1.0]), ScoreKind.PROBABILITY)
+    assert new.ids == ("c", "a", "b")
+    assert new.scores.tolist() == [1.0, 0.5, 0.5]
+    assert new.kind is ScoreKind.PROBABILITY
+    assert old.reordered(np.array([2, 1, 0]), np.ones(3), ScoreKind.PROBABILITY).ids == ("c", "b", "a")
+    assert old == ranking()
+    empty = Ranking(QUERY)
+    assert empty.reordered(np.zeros(0, np.int64), np.zeros(0), ScoreKind.LOGIT).kind is ScoreKind.LOGIT
+
+
+def test_reordered_scores_never_increase() -> None:
+    raised = np.nextafter(0.5, 1.0)  # by rounding, not by mistake
+    new = ranking().reordered(np.array([0, 1, 2]), np.array([0.5, raised, 0.1]), ScoreKind.PROBABILITY)
+    assert new.scores.tolist() == [0.5, 0.5, 0.1]
+    for wrong in ([1.0, 2.0, 0.5], [1.0, np.nan, 0.5]):
+        with pytest.raises(TamisError, match="the scores increase along the order"):
+            ranking().reordered(np.array([0, 1, 2]), np.array(wrong), ScoreKind.LOGIT)
+
+
+@pytest.mark.parametrize(
+    ("order", "scores"), [([0, 1], 3), ([0, 1, 1], 3), ([0, 1, 3], 3), ([-1, 0, 1], 3), ([0, 1, 2], 4)]
+)
+def test_reordered_takes_each_candidate_once(order: list[int], scores: int) -> None:
+    with pytest.raises(TamisError, match="not of these candidates"):
+        ranking().reordered(np.array(order), np.zeros(scores), ScoreKind.LOGIT)
+
+
 def test_equality_is_of_query_order_scores_and_kind() -> None:
     assert ranking() == ranking()
     assert ranking() != ranking("acb")

@@ -17,10 +17,13 @@ VERBS = {
     "index": "index documents",
     "search": "search an index for one query",
     "run": "rank documents for many queries: a TREC run",
+    "rerank": "rerank the candidates of a run",
     "eval": "evaluate runs against judgments",
     "show": "print a document",
     "delete": "delete documents",
     "merge": "merge an index into one segment",
+    "tokens": "tokenise an index's documents for a model, once",
+    "export": "write a model as an ONNX graph",
     "demo": "index, search and evaluate the bundled collection",
     "doctor": "check the installation, and an index",
 }

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import NoReturn
+from pathlib import Path
+from typing import NoReturn, get_args
 
 from tamis.errors import InputError
+from tamis.infer.runtime import Device, Precision
 
 
 class ArgumentParser(argparse.ArgumentParser):
@@ -31,7 +33,27 @@ def pipeline_argument(parser: ArgumentParser) -> None:
         "--pipeline",
         default="bm25",
         metavar="P",
-        help="the stages, such as 'bm25(k1=1.2, b=0.75) >> rm3' (bm25)",
+        help="the stages, such as 'bm25(k1=1.2, b=0.75) %% 100 >> mono' (bm25)",
+    )
+
+
+def runtime_arguments(parser: ArgumentParser) -> None:
+    """How the models of a pipeline are run: the parameters of a `Runtime`."""
+    group = parser.add_argument_group("models")
+    group.add_argument(
+        "--device", choices=get_args(Device), default="auto", help="where they run (auto: CUDA, or cpu)"
+    )
+    group.add_argument(
+        "--precision",
+        choices=get_args(Precision),
+        default="auto",
+        help="of what they compute (auto: bf16 on CUDA, int8 on cpu)",
+    )
+    group.add_argument(
+        "--workers", type=at_least_one, metavar="N", help="processor cores that they use (all)"
+    )
+    group.add_argument(
+        "--cache", type=Path, metavar="FILE", help="keep scores there, and look for them there first"
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tamis import __version__
+from tamis.cli import runtimes
 from tamis.cli.arguments import ArgumentParser, json_argument
 from tamis.cli.console import counted, doing, duration, print_json, printable, size, size_on_disk, stdout
 from tamis.errors import TamisError
@@ -24,8 +25,7 @@ OPTIONAL = {
     "pyndeval": ("the measures alpha_nDCG, ERR_IA and StRecall", "pip install pyndeval"),
     "tantivy": ("`make bench` beside tantivy", "pip install 'tamis[bench]'"),
     "bm25s": ("`make bench` beside bm25s", "pip install 'tamis[bench]'"),
-    "torch": ("rerankers on a GPU, in a later version", "pip install torch"),
-    "onnxruntime": ("rerankers on a CPU, in a later version", "pip install onnxruntime"),
+    "torch": ("rerankers on a GPU", "pip install 'tamis[torch]'"),
 }
 _MANY_DELETED = 0.2
 
@@ -39,7 +39,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def main(index: Path | None, json: bool) -> None:
     """Check the installation, and an index."""
-    found: dict[str, Any] = {"machine": _machine(), "packages": _packages(), "kernel": _kernel()}
+    found: dict[str, Any] = {
+        "machine": _machine(),
+        "packages": _packages(),
+        "kernel": _kernel(),
+        "models": _models(),
+    }
     if index is not None:
         found["index"] = _index(index)
     problems = [
@@ -49,6 +54,7 @@ def main(index: Path | None, json: bool) -> None:
             if p["needed"] and not p["version"]
         ),
         *found["kernel"]["problems"],
+        *found["models"]["onnx_runtime"]["problems"],
         *found.get("index", {}).get("problems", []),
     ]
     if json:
@@ -118,6 +124,18 @@ def _kernel() -> dict[str, Any]:
     }
 
 
+def _models() -> dict[str, Any]:
+    """What runs models, and which are inside the package."""
+    with doing("Trying the runtimes of models"):
+        onnx, torch = runtimes.onnx_runtime(), runtimes.torch()
+    return {
+        "onnx_runtime": onnx,
+        "torch": torch,
+        "automatic": runtimes.automatic(onnx, torch),
+        "bundled": runtimes.bundled(),
+    }
+
+
 def _index(path: Path) -> dict[str, Any]:
     with doing("Verifying checksums"):
         problems = verify(path)
@@ -171,9 +189,36 @@ def _print(found: dict[str, Any]) -> None:
         line(bad, "search kernel", kernel["problems"][0])
     else:
         line(good, "search kernel", f"ready in {duration(kernel['seconds'])}, cached in {kernel['cache']}")
+    _model_lines(found["models"], line, good, bad, absent)
     if "index" in found:
         _index_lines(found["index"], line, good, bad)
     console.print(table)
+
+
+def _model_lines(models: dict[str, Any], line: Any, good: Any, bad: Any, absent: Any) -> None:
+    onnx, torch = models["onnx_runtime"], models["torch"]
+    if onnx["works"]:
+        line(good, "models on cpu", f"ONNX Runtime {onnx['version']} works")
+    else:
+        line(bad, "models on cpu", onnx["problems"][0])
+    if torch["failure"]:
+        line(bad, "models by torch", f"torch {torch['version'] or ''} does not work: {torch['failure']}")
+    elif torch["version"]:
+        devices = [name for name, there in (("CUDA", torch["cuda"]), ("MPS", torch["mps"])) if there]
+        gpu = f"{' and '.join(devices)} ({torch['cuda'] or 'Apple'})" if devices else "no GPU"
+        line(good, "models by torch", f"torch {torch['version']}, {gpu}")
+        if torch["cpu_bf16"] is True:
+            line(good, "", "its bf16 on the processor works (tamis does without)")
+        else:
+            wrong = torch["cpu_bf16"] or "gives wrong results"
+            remedy = "tamis does without; for other programs set ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16"
+            line(absent, "", f"its bf16 on the processor {wrong}: {remedy}")
+    else:
+        line(absent, "models by torch", "torch is not installed")
+    if models["automatic"]:
+        line(good, "automatic choice", models["automatic"])
+    names = ", ".join(models["bundled"])
+    line(good if names else absent, "bundled models", names or "none: name one, as in mono(model=FOLDER)")
 
 
 def _index_lines(index: dict[str, Any], line: Any, good: Any, bad: Any) -> None:

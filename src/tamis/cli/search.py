@@ -5,15 +5,25 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tamis.cli.arguments import ArgumentParser, at_least_one, json_argument, pipeline_argument
-from tamis.cli.console import counted, duration, note, print_json, printable, stdout
+from tamis.cli.arguments import (
+    ArgumentParser,
+    at_least_one,
+    json_argument,
+    pipeline_argument,
+    runtime_arguments,
+)
+from tamis.cli.console import counted, doing, duration, note, print_json, printable, stdout
 from tamis.cli.snippet import highlight, snippet
+from tamis.documents import Query
 from tamis.errors import InputError, TamisError
-from tamis.ranking import Ranking
+from tamis.infer.runtime import Device, Precision, Runtime
+from tamis.plan import rerankers
+from tamis.ranking import Ranking, ScoreKind
 from tamis.retrieve.feedback import RM3
 from tamis.retrieve.index import Index, TermContribution
 from tamis.retrieve.retriever import Retriever
@@ -31,27 +41,54 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("query", metavar="QUERY", nargs="+", help="the words to look for")
     pipeline_argument(parser)
     parser.add_argument("-k", type=at_least_one, default=10, metavar="N", help="how many results (10)")
-    parser.add_argument("--explain", action="store_true", help="show what each term adds to each score")
+    parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="show what each term adds to each score, or with a model where each stage put each result",
+    )
+    runtime_arguments(parser)
     json_argument(parser)
 
 
-def main(index: Path, query: list[str], pipeline: str, k: int, explain: bool, json: bool) -> None:
+def main(
+    index: Path,
+    query: list[str],
+    pipeline: str,
+    k: int,
+    explain: bool,
+    device: Device,
+    precision: Precision,
+    workers: int | None,
+    cache: Path | None,
+    json: bool,
+) -> None:
     """Search an index for one query."""
     text = " ".join(query).strip()
     if not text:
         raise InputError("the query is empty", remedy="give at least one word")
     opened = Index.open(index)
-    stage = opened.pipeline(pipeline)
-    ranking, seconds = timed(stage % k, text)
-    explanations = {}
-    if explain:
-        weights, model_of = expanded_query(stage, text)
-        explanations = {i: opened.explain(weights, model_of.model, i) for i in ranking.ids}
+    stage = opened.pipeline(pipeline, Runtime(device, precision, workers, cache))
+    explanations: dict[str, Explanation] = {}
+    if models := rerankers(stage):
+        with doing("Loading the models"):
+            for model in models:
+                model.prepare()
+        started = time.perf_counter()
+        after = each_stage(stage % k, text)
+        ranking, seconds = after[-1][1], time.perf_counter() - started
+        if explain:
+            explanations = {identity: places(after, identity) for identity in ranking.ids}
+    else:
+        ranking, seconds = timed(stage % k, text)
+        if explain:
+            weights, model_of = expanded_query(stage, text)
+            explanations = {i: opened.explain(weights, model_of.model, i) for i in ranking.ids}
     if json:
         print_json(_as_json(ranking, repr(stage % k), seconds, explanations))
         return
     print_ranking(stdout(), ranking, opened, explanations)
-    sys.stdout.write(f"{counted(len(ranking), 'result')} in {duration(seconds)} ({stage!r})\n")
+    kind = "" if ranking.kind is ScoreKind.RETRIEVAL else f"; scores: {ranking.kind}"
+    sys.stdout.write(f"{counted(len(ranking), 'result')} in {duration(seconds)} ({stage!r}){kind}\n")
     if not ranking and not opened.weights(text):
         note(f"the query has no terms: the analyzer {opened.analyzer.name!r} drops every word of it")
 
@@ -65,6 +102,38 @@ def timed(stage: Stage, text: str) -> tuple[Ranking, float]:
         seconds = time.perf_counter() - started
         if loaded == ("tamis.retrieve.kernel" in sys.modules):
             return ranking, seconds
+
+
+class Place(NamedTuple):
+    """Where a stage put a document."""
+
+    stage: str
+    rank: int
+    score: float
+    kind: str
+
+
+Explanation = Sequence[TermContribution] | Sequence[Place]
+
+
+def each_stage(stage: Stage, text: str) -> list[tuple[Stage, Ranking]]:
+    """The ranking of a query after each stage of a pipeline."""
+    ranking = Ranking(Query("0", text))
+    after = []
+    for each in stage.stages if isinstance(stage, Pipeline) else (stage,):
+        (ranking,) = each.apply([ranking])
+        after.append((each, ranking))
+    return after
+
+
+def places(after: Sequence[tuple[Stage, Ranking]], identity: str) -> list[Place]:
+    """Where each of those stages that had a document put it."""
+    return [
+        Place(repr(stage), hit.rank, hit.score, ranking.kind)
+        for stage, ranking in after
+        for hit in ranking
+        if hit.id == identity
+    ]
 
 
 def expanded_query(stage: Stage, text: str) -> tuple[Mapping[str, float], Retriever]:
@@ -84,7 +153,7 @@ def expanded_query(stage: Stage, text: str) -> tuple[Mapping[str, float], Retrie
 
 
 def print_ranking(
-    console: Console, ranking: Ranking, index: Index, explanations: Mapping[str, Collection[TermContribution]]
+    console: Console, ranking: Ranking, index: Index, explanations: Mapping[str, Explanation]
 ) -> None:
     """Rank, score, id, title and a snippet of each candidate."""
     from rich.text import Text
@@ -117,22 +186,25 @@ def _text(pieces: Collection[tuple[str, bool]], style: str) -> Any:
     return Text.assemble(*((piece, "bold yellow" if found else style) for piece, found in pieces))
 
 
-def _explanation(lines: Collection[TermContribution]) -> Any:
+def _explanation(lines: Explanation) -> Any:
     from rich.padding import Padding
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("term", "weight", "tf", "df", "adds"):
-        table.add_column(name, justify="left" if name == "term" else "right")
+    by_stage = any(isinstance(line, Place) for line in lines)
+    for name in ("stage", "rank", "score", "") if by_stage else ("term", "weight", "tf", "df", "adds"):
+        table.add_column(name, justify="left" if name in ("stage", "term", "") else "right")
     for line in lines:
-        table.add_row(
-            printable(line.term), f"{line.weight:g}", f"{line.tf}", f"{line.df:,}", f"{line.contribution:.4f}"
-        )
+        if isinstance(line, Place):
+            table.add_row(printable(line.stage), f"{line.rank}", f"{line.score:.4f}", line.kind)
+        else:
+            numbers = f"{line.weight:g}", f"{line.tf}", f"{line.df:,}", f"{line.contribution:.4f}"
+            table.add_row(printable(line.term), *numbers)
     return Padding(table, (0, 0, 0, _INDENT), expand=False)
 
 
 def _as_json(
-    ranking: Ranking, pipeline: str, seconds: float, explanations: Mapping[str, Collection[TermContribution]]
+    ranking: Ranking, pipeline: str, seconds: float, explanations: Mapping[str, Explanation]
 ) -> dict[str, Any]:
     results = []
     for hit, document in zip(ranking, ranking.documents(), strict=True):
@@ -144,15 +216,15 @@ def _as_json(
             "text": document.text,
             "metadata": dict(document.metadata),
         }
-        if explanations:
-            result["terms"] = [
-                {name: getattr(line, name) for name in ("term", "weight", "tf", "df", "contribution")}
-                for line in explanations[hit.id]
-            ]
+        for line in explanations.get(hit.id, ()):
+            name = "stages" if isinstance(line, Place) else "terms"
+            plain = line._asdict() if isinstance(line, Place) else asdict(line)
+            result.setdefault(name, []).append(plain)
         results.append(result)
     return {
         "query": ranking.query.text,
         "pipeline": pipeline,
+        "kind": ranking.kind,
         "milliseconds": round(seconds * 1000, 3),
         "results": results,
     }

@@ -78,6 +78,9 @@ class SDM(Stage):
     def resources(self) -> str:
         return self.index.fingerprint
 
+    def attach(self, ranking: Ranking) -> Ranking:
+        return replace(ranking, texts=self.index, origin=self)
+
     def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
         return [self._search(ranking, DEPTH if depth is None else depth) for ranking in rankings]
 

@@ -23,6 +23,7 @@ from tamis.retrieve.writer import IndexWriter, OnDuplicate, create, discarding
 from tamis.text.analyze import Analyzer
 
 if TYPE_CHECKING:
+    from tamis.infer.runtime import Runtime
     from tamis.retrieve.dependence import SDM, Dependence
     from tamis.stage import Stage
 
@@ -164,6 +165,17 @@ class Index:
         segment, number = _located(self._commit, identity)
         return segment.store.document(number)
 
+    def missing(self, ids: Iterable[str]) -> list[str]:
+        """Those of the ids that it does not hold."""
+        left = _list(ids)
+        for segment in self.segments:
+            numbers = segment.store.numbers(left)
+            here = numbers >= 0
+            if segment.deleted is not None:
+                here &= ~segment.deleted[numbers]
+            left = [identity for identity, held in zip(left, here.tolist(), strict=True) if not held]
+        return left
+
     def ids(self) -> Iterator[str]:
         for segment in self.segments:
             numbers = np.arange(len(segment)) if segment.live is None else np.flatnonzero(segment.live)
@@ -199,8 +211,8 @@ class Index:
 
         return SDM(self, parameters)
 
-    def pipeline(self, expression: str) -> Stage:
-        """The stages that an expression names, over this index.
+    def pipeline(self, expression: str, runtime: Runtime | None = None) -> Stage:
+        """The stages that an expression names, over this index; `runtime` says how models are run.
 
         >>> import tempfile
         >>> index = Index.build([Document("d1", "sieve")], tempfile.mkdtemp() + "/idx")
@@ -209,7 +221,7 @@ class Index:
         """
         from tamis.stages import build
 
-        return build(expression, self)
+        return build(expression, self, runtime)
 
     # -- searching
 

@@ -400,3 +400,35 @@ def top_k(
                 need = below - prior_bound
     _select(keys, size, k)
     return keys[: min(size, k)]
+
+
+@njit(cache=True)
+def find_ids(wanted, line_ends, text, ends, order):
+    """The documents whose ids are the lines of `wanted`, or -1; `order` is empty where they lie sorted. All
+    lines are searched for in step, so that they wait for memory together and not one after the other."""
+    found = np.full(len(line_ends), -1, np.int64)
+    low = np.zeros(len(line_ends), np.int64)
+    left = len(order) if len(order) else len(ends) - 1
+    while left > 0:
+        half = (left + 1) >> 1
+        begin = 0
+        for i in range(len(line_ends)):
+            length, at, begin = line_ends[i] - begin, begin, line_ends[i] + 1
+            if found[i] >= 0:
+                continue
+            middle = low[i] + half - 1
+            number = u64(order[u64(middle)]) if len(order) else u64(middle)
+            start = np.int64(ends[number])
+            size = np.int64(ends[number + u64(1)]) - start
+            sign = size - length
+            for j in range(min(size, length)):
+                difference = np.int64(text[u64(start + j)]) - np.int64(wanted[u64(at + j)])
+                if difference:
+                    sign = difference
+                    break
+            if sign == 0:
+                found[i] = np.int64(number)
+            elif sign < 0:
+                low[i] = middle + 1
+        left -= half
+    return found

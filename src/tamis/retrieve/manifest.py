@@ -12,7 +12,6 @@ leaves the last manifest, and files that no manifest names, which the next write
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,8 +20,9 @@ from pathlib import Path
 
 import xxhash
 
-from tamis.errors import CorruptError, InputError, LockedError, StorageError, TamisError
+from tamis.errors import CorruptError, InputError, TamisError
 from tamis.files import TEMPORARY, atomic_write, storage_errors, unreadable
+from tamis.locks import lock
 from tamis.retrieve.segment import SegmentInfo
 
 FORMAT = 1
@@ -88,27 +88,8 @@ def writer_lock(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         file = path.open("a+")
     with file:
-        try:
-            _lock(file.fileno())
-        except (BlockingIOError, PermissionError):  # the latter on Windows
-            raise LockedError(
-                f"another process is writing to {folder}", remedy="wait until it has finished"
-            ) from None
-        except OSError as error:
-            problem = f"{folder} cannot be locked ({error.strerror})"
-            raise StorageError(problem, remedy="choose a file system that has locks") from error
+        lock(file, folder)
         yield
-
-
-def _lock(descriptor: int) -> None:
-    if os.name == "nt":  # pragma: no cover
-        import msvcrt
-
-        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-    else:
-        import fcntl
-
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def remove_unnamed(folder: Path) -> None:
@@ -143,4 +124,4 @@ def is_index_file(path: Path) -> bool:
     >>> is_index_file(Path("idx/lock")), is_index_file(Path("idx/notes.txt"))
     (True, False)
     """
-    return path.name in ("manifest.json", "segments", "lock") or path.name.startswith(TEMPORARY)
+    return path.name in ("manifest.json", "segments", "tokens", "lock") or path.name.startswith(TEMPORARY)

@@ -65,6 +65,9 @@ class Retriever(Stage):
 
             warm(self.model.lengths)
 
+    def attach(self, ranking: Ranking) -> Ranking:
+        return replace(ranking, texts=self.index, origin=self)
+
     def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
         return [self.search(ranking, self.index.weights(ranking.query.text), depth) for ranking in rankings]
 

@@ -24,3 +24,4 @@ def warm(lengths: Lengths = "lucene") -> None:
         segment = Segment(Path(folder) / "warm", writer.close())
         search([segment], model, {"warm": 1.0}, 1, collection_of([segment]), backend="numba")
         segment.store.ids([0] * 100)
+        segment.store.numbers(["1"] * 100)

@@ -1,0 +1,498 @@
+"""Pointwise reranking on one core beside sentence-transformers, rerankers and FlashRank: same weights, same
+candidates, one run.
+
+    python bench/rerank_cpu.py [--model FOLDER] [--queries 3] [--rounds 3] [--out results.json]
+
+The candidates are passages of the bundled demo collection with their real lengths, 1,000 unless told
+otherwise, and the queries its questions; the model is of MiniLM-L6's shape with random weights, or any folder.
+A query's time is from its text and the candidates' ids to a ranked list of ids. tamis reads the tokens kept
+beside its index; the others, which have no such place, get texts from a dictionary in memory. Every engine has
+a process of its own with one thread, pinned to one core; they answer in turns, a query each, so that noise
+meets all alike.
+
+The engines are used as their documentation says: sentence-transformers by `rank` with its default batch of 32,
+its int8 graph made with its own `export_dynamic_quantized_onnx_model`. FlashRank takes all passages as one
+batch, which for 1,000 of up to 512 tokens needs more than 12 GB for the attention scores alone: it is given 32
+at a time. It names a fixed set of models: the int8 graph of sentence-transformers is put where it looks for
+one of them.
+
+Reported are medians and minima of seconds and of processor seconds (on a machine with other work the better
+measure), peak memory, and how far the rankings agree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import multiprocessing
+import os
+import platform
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+BATCH = 32  # sentence-transformers' default
+SEED = 0
+ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1",
+    "TQDM_DISABLE": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+}
+Ranked = list[tuple[str, float]]  # ids and scores, best first
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the engines share: the model's folder, a place for what they make of it, and the texts by id."""
+
+    model: Path
+    place: Path
+    texts: dict[str, str]
+    quantise: str
+
+    @property
+    def exported(self) -> Path:
+        return self.place / "sentence-transformers-onnx"
+
+    @property
+    def small_graph(self) -> str:
+        return f"onnx/model_qint8_{self.quantise}.onnx"
+
+
+class Tamis:
+    """The default: int8 by ONNX Runtime."""
+
+    packages = ("tamis", "onnxruntime")
+    precision = "int8"
+
+    @staticmethod
+    def build(setting: Setting) -> None:
+        import tamis
+        from tamis.infer.tokens import build_tokens
+        from tamis.models.tokenizer import Tokenizer
+
+        documents = (tamis.Document(identity, text) for identity, text in setting.texts.items())
+        index = tamis.Index.build(documents, setting.place / "index")
+        build_tokens(index, Tokenizer(setting.model))
+
+    def __init__(self, setting: Setting) -> None:
+        import tamis
+        from tamis.rank.mono import Mono
+
+        self.index = tamis.Index.open(setting.place / "index")
+        self.mono = Mono(str(setting.model), precision=self.precision, device="cpu", workers=1)
+        self.mono.prepare()
+
+    def rank(self, query: str, ids: Sequence[str]) -> Ranked:
+        from tamis.documents import Query
+        from tamis.ranking import Ranking
+
+        given = Ranking(Query("", query), tuple(ids), np.zeros(len(ids)), texts=self.index)
+        (ranking,) = self.mono.apply([given])
+        return list(zip(ranking.ids, ranking.scores.tolist(), strict=True))
+
+
+class TamisFp32(Tamis):
+    precision = "fp32"
+
+    @staticmethod
+    def build(setting: Setting) -> None:
+        pass
+
+
+class SentenceTransformers:
+    """The default: torch in fp32."""
+
+    packages: tuple[str, ...] = ("sentence-transformers", "torch", "transformers")
+
+    @staticmethod
+    def build(setting: Setting) -> None:
+        pass
+
+    def __init__(self, setting: Setting) -> None:
+        self.texts = setting.texts
+        self.model = self.open(setting)
+
+    def open(self, setting: Setting) -> Any:
+        from sentence_transformers import CrossEncoder
+
+        return CrossEncoder(str(setting.model), device="cpu")
+
+    def rank(self, query: str, ids: Sequence[str]) -> Ranked:
+        found = self.model.rank(query, [self.texts[i] for i in ids], batch_size=BATCH)
+        return [(ids[hit["corpus_id"]], float(hit["score"])) for hit in found]
+
+
+class SentenceTransformersOnnx(SentenceTransformers):
+    packages = ("optimum-onnx", "onnxruntime")
+
+    @staticmethod
+    def build(setting: Setting) -> None:
+        from sentence_transformers import CrossEncoder, export_dynamic_quantized_onnx_model
+
+        model = CrossEncoder(str(setting.model), backend="onnx", device="cpu", model_kwargs={"export": True})
+        model.save_pretrained(str(setting.exported))
+        export_dynamic_quantized_onnx_model(model, setting.quantise, str(setting.exported))
+
+    @staticmethod
+    def graph(setting: Setting) -> str:
+        return "onnx/model.onnx"
+
+    def open(self, setting: Setting) -> Any:
+        from sentence_transformers import CrossEncoder
+
+        options = {
+            "file_name": self.graph(setting),
+            "provider": "CPUExecutionProvider",
+            "session_options": one_thread_session(),
+        }
+        return CrossEncoder(str(setting.exported), backend="onnx", device="cpu", model_kwargs=options)
+
+
+class SentenceTransformersInt8(SentenceTransformersOnnx):
+    packages = ()
+
+    @staticmethod
+    def build(setting: Setting) -> None:
+        pass
+
+    @staticmethod
+    def graph(setting: Setting) -> str:
+        return setting.small_graph
+
+
+class Rerankers(SentenceTransformers):
+    packages = ("rerankers",)
+
+    def open(self, setting: Setting) -> Any:
+        from rerankers import Reranker
+
+        return Reranker(str(setting.model), model_type="cross-encoder", device="cpu", verbose=0)
+
+    def rank(self, query: str, ids: Sequence[str]) -> Ranked:
+        found = self.model.rank(query, [self.texts[i] for i in ids], doc_ids=list(ids))
+        return [(hit.document.doc_id, hit.score) for hit in found.results]
+
+
+class FlashRank(SentenceTransformers):
+    packages = ("FlashRank",)
+    name, file = "ms-marco-MiniLM-L-12-v2", "flashrank-MiniLM-L-12-v2_Q.onnx"
+
+    def open(self, setting: Setting) -> Any:
+        import onnxruntime
+
+        folder = setting.place / "flashrank" / self.name
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+            (folder / name).write_bytes((setting.model / name).read_bytes())
+        (folder / self.file).write_bytes((setting.exported / setting.small_graph).read_bytes())
+        # it has no setting for threads, and the runtime's own choice leaves the core it is pinned to
+        onnxruntime.InferenceSession = partial(
+            onnxruntime.InferenceSession, sess_options=one_thread_session()
+        )
+        from flashrank import Ranker
+
+        return Ranker(self.name, cache_dir=str(folder.parent), log_level="ERROR")
+
+    def rank(self, query: str, ids: Sequence[str]) -> Ranked:
+        from flashrank import RerankRequest
+
+        passages = [{"id": i, "text": self.texts[i]} for i in ids]
+        found = []
+        for start in range(0, len(passages), BATCH):
+            found += self.model.rerank(RerankRequest(query, passages[start : start + BATCH]))
+        found.sort(key=lambda passage: -passage["score"])
+        return [(passage["id"], float(passage["score"])) for passage in found]
+
+
+ENGINES: dict[str, Any] = {
+    "tamis": Tamis,
+    "tamis fp32": TamisFp32,
+    "st torch": SentenceTransformers,
+    "st onnx": SentenceTransformersOnnx,
+    "st onnx int8": SentenceTransformersInt8,
+    "rerankers": Rerankers,
+    "flashrank": FlashRank,
+}
+DEFAULT, BACKENDS = "st torch", ("st torch", "st onnx", "st onnx int8")
+
+
+def one_thread_session() -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    return options
+
+
+def one_core() -> None:
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+
+
+def peak_mib() -> float:
+    """This process's own: `getrusage` would count what its parent held when it was forked."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        return int(status.read_text().partition("VmHWM:")[2].split()[0]) / 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 1024
+
+
+def serve(name: str, setting: Setting, commands: Any, results: Any) -> None:
+    """Answer commands: (query, ids) -> seconds, processor seconds, ranking; None -> peak memory, and stop.
+    The first result is the seconds to open, or why that failed."""
+    one_core()
+    try:
+        if "torch" in ENGINES[name].packages or issubclass(ENGINES[name], SentenceTransformers):
+            import torch
+
+            torch.set_num_threads(1)
+        started = time.perf_counter()
+        engine = ENGINES[name](setting)
+        opened = time.perf_counter() - started
+        engine.rank("warm", list(islice(setting.texts, 2 * BATCH)))
+    except Exception as error:
+        results.put(f"{type(error).__name__}: {error}")
+        return
+    results.put(opened)
+    while (command := commands.get()) is not None:
+        started, used = time.perf_counter(), time.process_time()
+        ranked = engine.rank(*command)
+        results.put((time.perf_counter() - started, time.process_time() - used, ranked))
+    results.put(peak_mib())
+
+
+def build(names: Sequence[str], setting: Setting, results: Any) -> None:
+    one_core()
+    errors = {}
+    for name in names:
+        try:
+            ENGINES[name].build(setting)
+        except Exception as error:
+            errors[name] = f"{type(error).__name__}: {error}"
+    results.put(errors)
+
+
+def in_a_process(work: Callable[..., None], *arguments: Any) -> Any:
+    """What `work` puts into the queue that it is given last."""
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    process = context.Process(target=work, args=(*arguments, results))
+    process.start()
+    result = results.get()
+    process.join()
+    return result
+
+
+def demo(candidates: int, queries: int) -> tuple[dict[str, str], list[str]]:
+    """The first passages and questions of the bundled collection."""
+    import tamis
+
+    folder = Path(tamis.__file__).parent / "demo_data"
+    with gzip.open(folder / "corpus.jsonl.gz", "rt", encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in islice(lines, candidates)]
+    with (folder / "queries.jsonl").open(encoding="utf-8") as lines:
+        questions = [json.loads(line)["text"] for line in islice(lines, queries)]
+    return {row["_id"]: f"{row['title']}\n{row['text']}" for row in rows}, questions
+
+
+def make_model(folder: Path, results: Any) -> None:
+    import random_model
+
+    texts, _ = demo(10**6, 0)
+    random_model.write_model(folder, texts.values())
+    results.put(None)
+
+
+def run(arguments: argparse.Namespace) -> dict[str, Any]:
+    texts, questions = demo(arguments.candidates, arguments.queries)
+    ids = list(texts)
+    report: dict[str, Any] = {
+        "candidates": len(ids),
+        "queries": len(questions),
+        "rounds": arguments.rounds,
+        "machine": processor(),
+        "python": platform.python_version(),
+        "versions": versions(arguments.engines),
+        "engines": {},
+        "not_loaded": {},
+    }
+    with tempfile.TemporaryDirectory(dir=arguments.data) as place:
+        model = arguments.model or Path(place) / "model"
+        if arguments.model is None:
+            in_a_process(make_model, model)
+        setting = Setting(model, Path(place), texts, arguments.quantise)
+        report["not_loaded"] |= in_a_process(build, arguments.engines, setting)
+        workers, rankings = start(arguments.engines, setting, report), {}
+        for turn in range(arguments.rounds):
+            for number, question in enumerate(questions):
+                for name, (_, commands, results) in workers.items():
+                    commands.put((question, ids))
+                    seconds, cpu, ranked = results.get()
+                    report["engines"][name]["seconds"].append(seconds)
+                    report["engines"][name]["cpu_seconds"].append(cpu)
+                    rankings[name, number] = ranked
+                    print(f"round {turn + 1}, query {number + 1}, {name}: {seconds:.2f} s", flush=True)
+        for name, (process, commands, results) in workers.items():
+            commands.put(None)
+            report["engines"][name]["peak_mib"] = results.get()
+            process.join()
+    for values in report["engines"].values():
+        for measure in ("seconds", "cpu_seconds"):
+            values[f"median_{measure}"] = float(np.median(values[measure]))
+            values[f"least_{measure}"] = min(values[measure])
+    report["agreement"] = agreement(rankings, len(questions))
+    return report
+
+
+def start(names: Sequence[str], setting: Setting, report: dict[str, Any]) -> dict[str, Any]:
+    context = multiprocessing.get_context("spawn")
+    workers = {}
+    for name in names:
+        commands, results = context.Queue(), context.Queue()
+        process = context.Process(target=serve, args=(name, setting, commands, results))
+        process.start()
+        opened = results.get()
+        if isinstance(opened, str):
+            report["not_loaded"].setdefault(name, opened)
+            process.join()
+            continue
+        report["engines"][name] = {"open_s": opened, "seconds": [], "cpu_seconds": []}
+        workers[name] = (process, commands, results)
+    return workers
+
+
+def agreement(rankings: dict[tuple[str, int], Ranked], queries: int) -> dict[str, dict[str, float]]:
+    """The least Kendall tau over the queries, and the greatest difference of scores where both are
+    probabilities."""
+    found = {}
+    for first, second in (
+        ("tamis fp32", "st torch"),
+        ("tamis", "tamis fp32"),
+        ("st onnx int8", "st torch"),
+        ("rerankers", "st torch"),
+        ("flashrank", "st onnx int8"),
+    ):
+        if (first, 0) in rankings and (second, 0) in rankings:
+            pairs = [(dict(rankings[first, n]), dict(rankings[second, n])) for n in range(queries)]
+            entry = {"kendall_tau": min(kendall_tau(one, two) for one, two in pairs)}
+            if first != "rerankers":  # which gives logits
+                entry["score_difference"] = max(abs(one[i] - two[i]) for one, two in pairs for i in one)
+            found[f"{first} ~ {second}"] = entry
+    return found
+
+
+def kendall_tau(first: dict[str, float], second: dict[str, float]) -> float:
+    """tau-a over all pairs of ids.
+
+    >>> kendall_tau({"a": 3, "b": 2, "c": 1}, {"a": 3, "b": 1, "c": 2})
+    0.3333333333333333
+    """
+    x = np.array(list(first.values()))
+    y = np.array([second[identity] for identity in first])
+    signs = np.sign(x[:, None] - x) * np.sign(y[:, None] - y)
+    return float(signs.sum() / (len(x) * (len(x) - 1)))
+
+
+def versions(names: Sequence[str]) -> dict[str, str]:
+    packages = {package for name in names for package in ENGINES[name].packages}
+    found = {}
+    for package in sorted(packages):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def processor() -> str:
+    information = Path("/proc/cpuinfo")
+    if not information.exists():
+        return platform.processor() or platform.machine()
+    lines = information.read_text().splitlines()
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "?")
+    flags = next((line.split() for line in lines if line.startswith("flags")), [])
+    return f"{model}, avx512_vnni" if "avx512_vnni" in flags else model
+
+
+COLUMNS = (
+    ("median_seconds", "median s"),
+    ("least_seconds", "least s"),
+    ("median_cpu_seconds", "median CPU s"),
+    ("least_cpu_seconds", "least CPU s"),
+)
+
+
+def show(report: dict[str, Any]) -> None:
+    print(
+        f"\n{report['candidates']:,} candidates, {report['queries']} queries, {report['rounds']} rounds, "
+        f"1 core of {report['machine']}"
+    )
+    print(", ".join(f"{package} {version}" for package, version in report["versions"].items()))
+    engines = report["engines"]
+    print(f"\n{'':14}" + "".join(f"{title:>14}" for _, title in COLUMNS) + f"{'pairs/s':>10}{'peak MiB':>10}")
+    for name, values in engines.items():
+        figures = "".join(f"{values[key]:14.2f}" for key, _ in COLUMNS)
+        speed = report["candidates"] / values["median_seconds"]
+        print(f"{name:14}{figures}{speed:10.0f}{values['peak_mib']:10.0f}")
+    for name, reason in report["not_loaded"].items():
+        print(f"{name:14}did not load: {reason.splitlines()[0]}")
+    ours = engines.get("tamis")
+    if ours:
+        print("\ntamis is so many times as fast as")
+        for name, values in engines.items():
+            if name != "tamis":
+                print(f"{name:14}" + "".join(f"{values[key] / ours[key]:14.2f}" for key, _ in COLUMNS))
+        for bar, names in ((3.0, (DEFAULT,)), (1.2, BACKENDS)):
+            present = [engines[name]["median_seconds"] for name in names if name in engines]
+            if present:
+                ratio = min(present) / ours["median_seconds"]
+                what = "default" if len(names) == 1 else "best backend"
+                verdict = "reached" if ratio >= bar else "MISSED"
+                print(f"sentence-transformers' {what}: {ratio:.2f}, at least {bar}: {verdict}")
+    print()
+    for pair, values in report["agreement"].items():
+        difference = values.get("score_difference")
+        end = f", scores differ by at most {difference:.2g}" if difference is not None else ""
+        print(f"{pair}: Kendall tau {values['kendall_tau']:.4f}{end}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", type=Path, help="a folder of a BERT-like cross-encoder")
+    parser.add_argument("--candidates", type=int, default=1000)
+    parser.add_argument("--queries", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--engines", nargs="*", choices=list(ENGINES), default=list(ENGINES))
+    parser.add_argument("--quantise", default="avx512_vnni", help="what sentence-transformers quantises for")
+    parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()) / "tamis-bench")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    os.environ |= ONE_THREAD  # for the processes started from here
+    arguments.data.mkdir(parents=True, exist_ok=True)
+    report = run(arguments)
+    show(report)
+    if arguments.out:
+        arguments.out.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""tamis export: a checkpoint as an ONNX graph."""
+
+from __future__ import annotations
+
+import sys
+from importlib.resources import as_file, files
+from itertools import combinations, islice
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+
+from tamis.cli.arguments import ArgumentParser, json_argument
+from tamis.cli.console import counted, doing, print_json, size
+from tamis.columns import Array
+from tamis.files import storage_errors
+from tamis.formats import read_corpus, read_queries
+from tamis.infer.cross_encoder import CrossEncoder
+from tamis.infer.onnx_backend import export
+from tamis.models.graph import Precision
+from tamis.rank.mono import Mono
+
+_QUERIES, _TEXTS = 8, 8  # of the bundled collection
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("model", metavar="CKPT", help="a model: bundled, a folder, or a name on the hub")
+    parser.add_argument(
+        "-o", "--output", metavar="DIR", type=Path, help="where to (the model's folder, where it is found)"
+    )
+    parser.add_argument(
+        "--precision", choices=get_args(Precision), default="int8", help="of what it computes (int8)"
+    )
+    parser.add_argument("--revision", metavar="R", help="of a model on the hub")
+    json_argument(parser)
+
+
+def main(model: str, output: Path | None, precision: Precision, revision: str | None, json: bool) -> None:
+    """Write a model as an ONNX graph, which loads faster than its weights, and compare int8 with fp32.
+
+    The comparison is over a few texts of the bundled collection: a check that nothing is broken, not an
+    evaluation.
+    """
+    checkpoint = CrossEncoder(model, revision=revision).checkpoint
+    if output is not None:
+        with storage_errors(output):
+            output.mkdir(parents=True, exist_ok=True)
+    with doing("Writing the graph"):
+        path = export(checkpoint, precision, output)
+    made: dict[str, Any] = {
+        "graph": str(path),
+        "model": model,
+        "precision": precision,
+        "bytes": path.stat().st_size,
+    }
+    if precision == "int8":
+        with doing("Comparing int8 with fp32"):
+            made |= compare(*(_scores(model, revision, each) for each in ("fp32", "int8")))
+    if json:
+        print_json(made)
+        return
+    sys.stdout.write(f"{path}: {precision}, {size(made['bytes'])}\n")
+    if precision == "int8":
+        sys.stdout.write(
+            f"against fp32, over {counted(made['pairs'], 'pair')} of a query and a text: scores differ by at "
+            f"most {made['largest_difference']:.3g} (they spread over {made['spread']:.3g}), "
+            f"Kendall's tau {made['kendall_tau']:.3f}\n"
+        )
+
+
+def _scores(model: str, revision: str | None, precision: Precision) -> Array:
+    """The logits of some texts for some queries, a row a query."""
+    mono = Mono(model, score="logit", precision=precision, revision=revision, device="cpu")
+    with as_file(files("tamis") / "demo_data") as data:
+        queries = [query.text for query in read_queries(data / "queries.jsonl")[:_QUERIES]]
+        texts = [document.contents for document in islice(read_corpus(data / "corpus.jsonl.gz"), _TEXTS)]
+    rows = np.zeros((len(queries), len(texts)))
+    for row, query in zip(rows, queries, strict=True):
+        for candidate in mono.rank(query, texts):
+            row[candidate.position] = candidate.score
+    return rows
+
+
+def compare(exact: Array, rounded: Array) -> dict[str, float]:
+    """How far scores are from the exact ones, which have a row a query.
+
+    >>> compare(np.array([[3.0, 1.0, 2.0]]), np.array([[3.0, 1.5, 1.25]]))
+    {'pairs': 3, 'largest_difference': 0.75, 'spread': 2.0, 'kendall_tau': 0.3333333333333333}
+    """
+    taus = [kendall_tau(*rows) for rows in zip(exact, rounded, strict=True)]
+    return {
+        "pairs": exact.size,
+        "largest_difference": float(np.abs(exact - rounded).max()),
+        "spread": float(exact.max() - exact.min()),
+        "kendall_tau": float(np.mean(taus)),
+    }
+
+
+def kendall_tau(first: Array, second: Array) -> float:
+    """Of all pairs, the share that both put in the same order less the share that they do not.
+
+    >>> kendall_tau(np.array([1, 2, 3]), np.array([1, 3, 2]))
+    0.3333333333333333
+    """
+    agree = [
+        np.sign(first[i] - first[j]) * np.sign(second[i] - second[j])
+        for i, j in combinations(range(len(first)), 2)
+    ]
+    return float(np.mean(agree)) if agree else 1.0

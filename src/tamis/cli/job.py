@@ -1,0 +1,136 @@
+"""What `run` and `rerank` share: many queries, the journal of that, the run, and what is said of it."""
+
+from __future__ import annotations
+
+import json as json_lines
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from tamis.cli.arguments import ArgumentParser, json_argument, runtime_arguments
+from tamis.cli.console import counted, doing, duration, note, print_json, progress, warn
+from tamis.documents import Query
+from tamis.errors import InputError
+from tamis.files import atomic_write
+from tamis.formats import TopicField
+from tamis.journal import count
+from tamis.plan import rerankers, work_done
+from tamis.ranking import Run
+from tamis.stage import Stage
+
+
+def job_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="RUN",
+        type=Path,
+        required=True,
+        help="the TREC run; RUN.json beside it says how it was made",
+    )
+    parser.add_argument(
+        "--field",
+        choices=get_args(TopicField),
+        default="title",
+        help="the part of a TREC topic that is the query (title)",
+    )
+    parser.add_argument("--tag", default="tamis", help="the run's name, in its last column (tamis)")
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on after an interruption: what is ranked is in RUN.journal until RUN is written",
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print the plan, the number of inferences and the time they would take, and do nothing",
+    )
+    runtime_arguments(parser)
+    json_argument(parser)
+
+
+def journal_of(output: Path, resume: bool) -> Path | None:
+    """Where to write down what is ranked, if the output is a file. Hours of work may be there, perhaps of
+    another pipeline: we go on with them or refuse, and only their owner deletes them."""
+    if output.is_dir():
+        raise InputError(f"{output} is a folder", remedy="give the name of a file")
+    if output.exists() and not output.is_file():
+        if resume:
+            raise InputError(f"{output} is not a file", remedy="leave out --resume: a pipe has no journal")
+        return None
+    journal = output.with_name(f"{output.name}.journal")
+    if not resume and (done := count(journal)):
+        raise InputError(
+            f"{journal} has {counted(done, 'query', 'queries')} of a run that did not end",
+            remedy="add --resume to go on with it, or delete it to begin again",
+        )
+    return journal
+
+
+def ranked(stage: Stage, queries: Sequence[Query], journal: Path | None, doing_what: str) -> Run:
+    """The run, with progress shown."""
+    with doing("Preparing the pipeline"):
+        stage.prepare()
+    try:
+        with progress(doing_what, "queries", len(queries)) as advance:
+            return stage.run(queries, progress=advance, journal=journal)
+    except KeyboardInterrupt:
+        if journal is not None:
+            note(f"{journal} keeps what is ranked: the same command with --resume goes on from there")
+        raise
+
+
+def finish(
+    result: Run,
+    stage: Stage,
+    output: Path,
+    about: Mapping[str, Any],
+    *,
+    tag: str,
+    journal: Path | None,
+    json: bool,
+) -> None:
+    """Write the run and what there is to know `about` it, and say what was done."""
+    result.write(output, tag=tag)
+    silent = [qid for qid, ranking in result.items() if not ranking]
+    manifest = {
+        **result.manifest,
+        **about,
+        "tag": tag,
+        "results": sum(map(len, result.values())),
+        "queries_without_results": len(silent),
+    }
+    if models := work_done(stage):
+        manifest["models"] = models
+    if output.is_file():  # not a pipe
+        with atomic_write(output.with_name(f"{output.name}.json"), "w") as stream:
+            stream.write(json_lines.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
+    if journal is not None:
+        _remove(journal)
+    if json:
+        print_json({"run": str(output), **manifest})
+    elif output.is_file():
+        _say(manifest, stage, output)
+    if silent:
+        some = ", ".join(silent[:5]) + (", ..." if len(silent) > 5 else "")
+        warn(f"{counted(len(silent), 'query', 'queries')} found nothing: {some}")
+
+
+def _say(manifest: Mapping[str, Any], stage: Stage, output: Path) -> None:
+    seconds, queries = manifest["seconds"], manifest["queries"]
+    what = f"{counted(queries, 'query', 'queries')}, {counted(manifest['results'], 'result')}"
+    resumed = manifest.get("resumed")
+    if resumed:
+        what += f", {resumed:,} of the queries before the interruption,"
+    sys.stdout.write(f"{output}: {what} in {duration(seconds)} ({duration(seconds / queries)} a query)\n")
+    for each in rerankers(stage):
+        since = " since the interruption" if resumed else ""
+        sys.stdout.write(f"{each!r} ({each.description}){since}: {each.tally}\n")
+
+
+def _remove(journal: Path) -> None:
+    try:
+        journal.unlink(missing_ok=True)
+    except OSError as error:  # the run is written, so this is no failure
+        warn(f"{journal} is no longer needed and cannot be deleted ({error.strerror})")

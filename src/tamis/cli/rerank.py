@@ -1,0 +1,173 @@
+"""tamis rerank: the candidates of a run, in a better order."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import get_args
+
+from tamis.cli.arguments import ArgumentParser, at_least_one
+from tamis.cli.console import counted, doing, prepare_kernel
+from tamis.cli.dry_run import dry_run as print_plan
+from tamis.cli.job import finish, job_arguments, journal_of, ranked
+from tamis.errors import ExpressionError, InputError
+from tamis.expression import Call, Keep, Node, Then, parse
+from tamis.files import STDIN
+from tamis.formats import CorpusFormat, TopicField, read_corpus, read_queries
+from tamis.formats.lines import check_column
+from tamis.infer.runtime import Device, Precision, Runtime
+from tamis.rank.given import Corpus, Documents, GivenRun
+from tamis.ranking import Run
+from tamis.retrieve.index import Index
+from tamis.stages import SEARCHING, build
+
+_NAMED = 5  # how many ids an error names
+_MANY = 50_000  # ids, which are looked up faster by compiled code than its loading takes
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run: TREC's six columns, or MS MARCO's three")
+    parser.add_argument(
+        "--corpus",
+        metavar="C",
+        nargs="+",
+        required=True,
+        help="where the texts are: an index, or files and folders as `tamis index` takes them",
+    )
+    parser.add_argument(
+        "--format", choices=get_args(CorpusFormat), help="of the corpus, where its suffix does not say"
+    )
+    parser.add_argument(
+        "--queries", metavar="Q", required=True, help="JSONL (BEIR), TSV or TREC topics, by the run's ids"
+    )
+    parser.add_argument(
+        "-p",
+        "--pipeline",
+        default="mono",
+        metavar="P",
+        help="the stages after the first, such as 'mono %% 50 >> duo' (mono)",
+    )
+    parser.add_argument("-k", type=at_least_one, metavar="N", help="how many results a query (all)")
+    job_arguments(parser)
+
+
+def main(
+    run: str,
+    corpus: list[str],
+    format: CorpusFormat | None,
+    queries: str,
+    pipeline: str,
+    k: int | None,
+    output: Path,
+    field: TopicField,
+    tag: str,
+    resume: bool,
+    dry_run: bool,
+    device: Device,
+    precision: Precision,
+    workers: int | None,
+    cache: Path | None,
+    json: bool,
+) -> None:
+    """Rerank the candidates of a run, made by whatever system, and write a TREC run without ties.
+
+    A run that was killed goes on with the same command and --resume.
+    """
+    check_column(tag, "tag")
+    _check_files(run, corpus, queries, output)
+    _check_reranks(parse(pipeline))
+    # a dry run writes nothing, not even scores
+    stage = build(pipeline, runtime=Runtime(device, precision, workers, None if dry_run else cache))
+    if k is not None:
+        stage = stage % k
+    journal = None if dry_run else journal_of(output, resume)
+    known = read_queries(queries, field=field)
+    given = Run.read(run, queries=known)
+    if not given:
+        raise InputError("no result in it", remedy="check the file and its format", path=run)
+    _check_queries(given, {query.id for query in known}, queries)
+    first = GivenRun(given, _texts(given, corpus, format))
+    waiting = [ranking.query for ranking in given.values()]
+    if dry_run:
+        print_plan(stage, list(map(len, given.values())), waiting, first, json=json)
+        return
+    whole = first >> stage
+    result = ranked(whole, waiting, journal, "Reranking")
+    about = {
+        "reranked": run,
+        "corpus": corpus,
+        "corpus_fingerprint": first.texts.fingerprint,
+        "query_file": queries,
+        "field": field,
+    }
+    finish(result, whole, output, about, tag=tag, journal=journal, json=json)
+
+
+def _check_files(run: str, corpus: Sequence[str], queries: str, output: Path) -> None:
+    if [run, *corpus, queries].count(STDIN) > 1:
+        raise InputError("only one thing can come from the standard input", remedy="give files for the rest")
+    if output.is_file() and run != STDIN and Path(run).exists() and output.samefile(run):
+        raise InputError(f"{output} is the run to be reranked", remedy="give another name to the new one")
+
+
+def _check_reranks(node: Node) -> None:
+    """The run is the first stage: another search would put other candidates in place of its own."""
+    for call in _calls(node):
+        if call.name in SEARCHING:
+            raise ExpressionError(
+                f"{call.name} searches, and here the run has the candidates",
+                remedy="leave it out, or use `tamis run` with an index",
+            )
+
+
+def _calls(node: Node) -> Iterator[Call]:
+    if isinstance(node, Then):
+        for stage in node.stages:
+            yield from _calls(stage)
+    elif isinstance(node, Keep):
+        yield from _calls(node.stage)
+    else:
+        yield node
+        for argument in node.arguments:
+            if isinstance(argument, Node):
+                yield from _calls(argument)
+
+
+def _check_queries(run: Run, known: Collection[str], queries: str) -> None:
+    unknown = [qid for qid in run if qid not in known]
+    if unknown:
+        raise InputError(
+            f"{queries} has no text for {_of(unknown, len(run), 'query', 'queries')} of the run",
+            remedy="give the queries that the run was made with",
+        )
+
+
+def _texts(run: Run, corpus: Sequence[str], format: CorpusFormat | None) -> Corpus:
+    """The index, or in memory those documents of the corpus that are in the run."""
+    wanted = list(dict.fromkeys(identity for ranking in run.values() for identity in ranking.ids))
+    texts: Index | Documents
+    if len(corpus) == 1 and (Path(corpus[0]) / "manifest.json").is_file():
+        texts = Index.open(corpus[0])
+        if len(wanted) > _MANY:
+            prepare_kernel()
+        unknown = texts.missing(wanted)
+    else:
+        documents = read_corpus(*corpus, format=format)
+        with doing("Reading the corpus"):
+            texts = Documents(documents, only=wanted)
+        unknown = [identity for identity in wanted if identity not in texts]
+    if unknown:
+        raise InputError(
+            f"{' '.join(corpus)} has no text for {_of(unknown, len(wanted), 'document')} of the run",
+            remedy="give the corpus that the run was made from",
+        )
+    return texts
+
+
+def _of(some: Sequence[str], all_of_them: int, noun: str, nouns: str = "") -> str:
+    """
+    >>> _of(["d1", "d2"], 1000, "document")
+    '2 of the 1,000 documents (d1, d2)'
+    """
+    named = ", ".join(some[:_NAMED]) + (", ..." if len(some) > _NAMED else "")
+    return f"{len(some):,} of the {counted(all_of_them, noun, nouns)} ({named})"

@@ -1,0 +1,177 @@
+"""A checkpoint ready to score: its tokenizer, its weights on a device, and the tally of the work done.
+
+Which device and precision, unless told: a CUDA card in bf16 where there is one and torch is installed, else
+the processor in int8 by ONNX Runtime, which needs no torch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import get_args
+
+from tamis.columns import Array
+from tamis.errors import InputError, MissingDependencyError
+from tamis.infer.engine import Backend, Engine, Progress
+from tamis.infer.runtime import Device, Precision
+from tamis.models.checkpoint import Checkpoint, load_checkpoint
+from tamis.models.templates import Form, Inputs, Truncation, ablated
+from tamis.models.tokenizer import Tokenizer
+
+BUNDLED = Path(__file__).parents[1] / "models_data"
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What scoring took: inputs that went through the model, inputs found in a cache, and what was cut."""
+
+    inferences: int = 0
+    cached: int = 0
+    truncation: Truncation = field(default_factory=Truncation)
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(
+            self.inferences + other.inferences,
+            self.cached + other.cached,
+            self.truncation + other.truncation,
+        )
+
+    def __str__(self) -> str:
+        cached = f", {self.cached:,} from the cache" if self.cached else ""
+        return f"{self.inferences:,} inferences{cached}; {self.truncation}"
+
+
+class CrossEncoder:
+    """Scores inputs; loaded when first used, and safe to share between threads."""
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        revision: str | None = None,
+        form: Form = "default",
+        device: Device = "auto",
+        precision: Precision = "auto",
+        workers: int | None = None,
+    ) -> None:
+        for name, value, choices in (
+            ("device", device, Device),
+            ("precision", precision, Precision),
+            ("form", form, Form),
+        ):
+            if value not in get_args(choices):
+                raise InputError(f"no {name} {value!r}", remedy=f"use {', '.join(get_args(choices))}")
+        self.model, self.revision, self.form = str(model), revision, form
+        self.device, self.precision, self.workers = device, precision, workers
+        self._lock = threading.RLock()
+        self._engine: Engine | None = None
+        self._checkpoint: Checkpoint | None = None
+        self._tokenizer: Tokenizer | None = None
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        with self._lock:
+            if self._checkpoint is None:
+                self._checkpoint = _load(self.model, self.revision)
+            return self._checkpoint
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        with self._lock:
+            if self._tokenizer is None:
+                self._tokenizer = Tokenizer(self.checkpoint.folder)
+                _check_vocabulary(self._tokenizer, self.checkpoint)
+            return self._tokenizer
+
+    @property
+    def engine(self) -> Engine:
+        with self._lock:
+            if self._engine is None:
+                checkpoint = self.checkpoint
+                if self.form in ("no-positions", "no-segments"):
+                    checkpoint = replace(
+                        checkpoint,
+                        tensors=ablated(checkpoint.tensors, self.form),
+                        fingerprint=f"{checkpoint.fingerprint}-{self.form}",
+                    )
+                self._engine = Engine(open_backend(checkpoint, self.device, self.precision, self.workers))
+            return self._engine
+
+    @property
+    def fingerprint(self) -> str:
+        """The weights, the tokenizer, the form of the inputs and the arithmetic: what a score depends on."""
+        return f"{self.checkpoint.fingerprint} {self.form} {self.engine.backend.numerics}"
+
+    @property
+    def description(self) -> str:
+        return self.engine.backend.description
+
+    @property
+    def positions(self) -> int:
+        """How many tokens an input may have."""
+        return self.checkpoint.config.max_length
+
+    def margins(self, inputs: Inputs, progress: Progress | None = None) -> Array:
+        """The margin of each input: its logit, or with two labels the second less the first."""
+        return self.engine.margins(inputs, progress)
+
+
+def open_backend(
+    checkpoint: Checkpoint, device: Device = "auto", precision: Precision = "auto", workers: int | None = None
+) -> Backend:
+    """The backend that a device and a precision ask for."""
+    if device == "auto":
+        device = "cuda" if cuda_present() and precision != "int8" else "cpu"
+    if device == "cpu" and precision in ("auto", "int8", "fp32"):
+        from tamis.infer.onnx_backend import OnnxBackend
+
+        return OnnxBackend(checkpoint, precision, workers)
+    if find_spec("torch") is None:
+        raise MissingDependencyError(
+            f"{device} in {precision} needs torch, which is not installed",
+            remedy="pip install 'tamis[torch]', or use device=cpu with int8 or fp32",
+        )
+    from tamis.infer.torch_backend import TorchBackend
+
+    return TorchBackend(checkpoint, device=device, precision=precision)
+
+
+@lru_cache(maxsize=1)
+def cuda_present() -> bool:
+    """Whether torch could use a CUDA card; a machine without the driver is not made to import torch."""
+    driver = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+    try:
+        ctypes.CDLL(driver)
+    except OSError:
+        return False
+    if find_spec("torch") is None:
+        return False
+    import torch
+
+    return bool(torch.cuda.is_available())
+
+
+def _load(model: str, revision: str | None) -> Checkpoint:
+    bundled = BUNDLED / model
+    if "/" not in model and "\\" not in model and not Path(model).exists() and bundled.is_dir():
+        return load_checkpoint(bundled)
+    if model in ("mono", "duo") and not Path(model).exists():
+        raise InputError(
+            f"no model is bundled under the name {model!r}",
+            remedy=f"name one: {model}(model=FOLDER), or a name on the hub",
+        )
+    return load_checkpoint(model, revision)
+
+
+def _check_vocabulary(tokenizer: Tokenizer, checkpoint: Checkpoint) -> None:
+    if tokenizer.vocabulary > checkpoint.config.vocabulary:
+        raise InputError(
+            f"the tokenizer in {checkpoint.folder} has {tokenizer.vocabulary:,} tokens, the model "
+            f"{checkpoint.config.vocabulary:,}",
+            remedy="use the tokenizer.json that the model was trained with",
+        )

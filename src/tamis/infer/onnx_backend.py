@@ -1,0 +1,111 @@
+"""The encoder on the processor, by ONNX Runtime: needs no torch."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tamis.columns import Array
+from tamis.errors import CorruptError, InputError
+from tamis.files import atomic_write
+from tamis.infer.engine import Layout
+from tamis.models.checkpoint import Checkpoint
+from tamis.models.graph import Precision
+from tamis.models.templates import Inputs
+
+#: Tokens a batch: as many as keep what a layer computes inside a core's cache.
+TOKEN_BUDGET = 512
+#: Goes up when graphs are written otherwise, so that old files are not used.
+FORMAT = "1"
+_MADE_FROM, _FORMAT = "tamis.checkpoint", "tamis.format"
+
+
+class OnnxBackend:
+    """A checkpoint in ONNX Runtime: from its exported graph where the folder has one, else from its weights.
+
+    Every worker runs batches of its own on one thread: batches are small, and scores do not depend on how
+    many workers there are.
+    """
+
+    layout: Layout = "equal"
+    token_budget = TOKEN_BUDGET
+
+    def __init__(self, checkpoint: Checkpoint, precision: str = "auto", workers: int | None = None) -> None:
+        if precision == "auto":
+            precision = "int8"
+        if precision not in ("int8", "fp32"):
+            raise InputError(f"no precision {precision!r} on the processor", remedy="use int8 or fp32")
+        self.precision: Precision = precision  # type: ignore[assignment]
+        self.labels = checkpoint.config.labels
+        self.workers = workers or available_cores()
+        exported = checkpoint.folder / f"model.{precision}.onnx"
+        session = _session(exported) if exported.exists() else None
+        if session is None or not _made_from(session, checkpoint):
+            session = _session(_graph(checkpoint, self.precision))
+        self._session = session
+
+    @property
+    def description(self) -> str:
+        cores = "1 core" if self.workers == 1 else f"{self.workers} cores"
+        return f"ONNX Runtime, {self.precision}, {cores}"
+
+    @property
+    def numerics(self) -> str:
+        return f"onnx-{self.precision}"
+
+    def margins(self, inputs: Inputs) -> Array:
+        count = len(inputs.ends) - 1
+        ids = np.ascontiguousarray(inputs.ids, np.int32).reshape(count, -1)
+        segments = inputs.segments.astype(np.int32).reshape(count, -1)
+        (logits,) = self._session.run(None, {"ids": ids, "segments": segments})
+        margins: Array = logits[:, 0] if self.labels == 1 else logits[:, 1] - logits[:, 0]
+        return margins
+
+
+def export(checkpoint: Checkpoint, precision: Precision = "int8", folder: Path | None = None) -> Path:
+    """Write the checkpoint's graph into its folder (or another), where it is found and loads faster."""
+    path = (folder or checkpoint.folder) / f"model.{precision}.onnx"
+    with atomic_write(path, "wb") as stream:
+        stream.write(_graph(checkpoint, precision))
+    return path
+
+
+def _session(graph: Path | bytes) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    # the graph is written as it should run: higher levels join additions and norms, which is slower
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    try:
+        return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's own exceptions have no common base
+        if isinstance(graph, bytes):
+            raise
+        reason = str(error).splitlines()[0]
+        raise CorruptError(f"{graph}: {reason}", remedy="delete it, or run `tamis export` again") from error
+
+
+def _made_from(session: Any, checkpoint: Checkpoint) -> bool:
+    """Whether an exported graph is of these very weights: the folder's may have changed since."""
+    made = session.get_modelmeta().custom_metadata_map
+    return (made.get(_MADE_FROM), made.get(_FORMAT)) == (checkpoint.fingerprint, FORMAT)
+
+
+def available_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _graph(checkpoint: Checkpoint, precision: Precision) -> bytes:
+    from onnx.helper import set_model_props
+
+    from tamis.models.graph import build_graph
+
+    model = build_graph(checkpoint.config, checkpoint.tensors, precision)
+    set_model_props(model, {_MADE_FROM: checkpoint.fingerprint, _FORMAT: FORMAT})
+    graph: bytes = model.SerializeToString()
+    return graph

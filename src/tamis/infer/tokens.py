@@ -1,0 +1,361 @@
+"""The documents of an index as tokens, made once per tokenizer and kept beside it.
+
+Tokenising a thousand candidates takes as long as scoring them on a GPU, so it is done once. An index's
+segments never change, so the tokens of each are kept in a folder of their own,
+
+    IDX/tokens/TOKENIZER/SEGMENT/    tokens.json, and the columns ids, ends, lengths
+
+where TOKENIZER is the tokenizer's fingerprint: models with one vocabulary share it. A folder is written under
+another name and renamed when it is whole, so a build that was killed goes on where it stopped. Documents
+added since are tokenised when they are asked for, until the next build, which also removes the tokens of
+segments that were merged away. Deleted documents have tokens too: whoever has an older commit open still
+reads them.
+
+A document is tokenised as its `contents` (title and text), which is what the index analyses.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import xxhash
+
+from tamis.columns import CHUNK, Array, Column, ColumnInfo, ColumnWriter, smallest_unsigned, write_column
+from tamis.errors import CorruptError, InputError, UnknownDocumentError
+from tamis.files import TEMPORARY, atomic_write, storage_errors, sync_folder, unreadable
+from tamis.models.templates import COUNTED, Tokenised
+from tamis.models.tokenizer import Tokenizer
+from tamis.ranking import Ranking
+from tamis.retrieve.compiled import numba_installed
+from tamis.retrieve.index import Index
+from tamis.retrieve.manifest import Manifest, writer_lock
+from tamis.retrieve.postings import ranges
+from tamis.retrieve.segment import Segment
+
+FORMAT = 1
+KEPT = 512  # tokens of a document: no input of the models we know is longer
+_BATCH = 1024  # documents tokenised at a time
+
+
+class TokenStore:
+    """The tokens of an index's documents, by id: those that are kept beside it, however recently they were
+    built, and for other documents made now.
+
+    `TokenStore.open` and `build_tokens` return one; so does the plain constructor, for an index that may have
+    no tokens yet.
+    """
+
+    def __init__(self, index: Index, tokenizer: Tokenizer, *, limit: int = KEPT) -> None:
+        self.index, self.tokenizer, self.limit = index, tokenizer, limit
+
+    @classmethod
+    def open(cls, index: Index, tokenizer: Tokenizer, *, limit: int = KEPT) -> TokenStore | None:
+        """The tokens kept beside `index`, or None if there are none; what was kept with less than `limit`
+        tokens a document does not count."""
+        store = cls(index, tokenizer, limit=limit)
+        return store if any(store._kept(segment) for segment in index.segments) else None
+
+    @property
+    def documents(self) -> int:
+        """How many of the index's documents have their tokens kept."""
+        return sum(segment.documents for segment in self.index.segments if self._kept(segment))
+
+    def prepare(self) -> None:
+        """Load what finds many ids fast, so that it is never part of a query's time."""
+        if numba_installed():
+            import tamis.retrieve.kernel  # noqa: F401 (the stores use it once it is loaded)
+
+            for segment in self.index.segments:
+                segment.store.numbers([""] * 100)
+
+    def texts(self, ids: Sequence[str]) -> Tokenised:
+        """The tokens of the documents with these ids, in this order; those that have none here are tokenised
+        now."""
+        left = np.arange(len(ids))
+        found: list[tuple[Array, Tokenised]] = []
+        for segment in self.index.segments:
+            if not len(left):
+                break
+            wanted = ids if len(left) == len(ids) else [ids[place] for place in left.tolist()]
+            numbers = segment.store.numbers(wanted)
+            here = numbers >= 0
+            if segment.deleted is not None:
+                here &= ~segment.deleted[numbers]
+            if here.any():
+                found.append((left[here], self._of(segment, numbers[here])))
+                left = left[~here]
+        if len(left):
+            raise UnknownDocumentError(
+                f"the index holds no document {ids[int(left[0])]!r}",
+                remedy="check the id, or add the document",
+            )
+        texts = Tokenised.join([part for _, part in found])
+        if len(found) < 2:
+            return texts
+        return texts.take(np.argsort(np.concatenate([places for places, _ in found])))
+
+    def _of(self, segment: Segment, numbers: Array) -> Tokenised:
+        kept = self._kept(segment)
+        if kept is not None:
+            return kept.texts(numbers, self.limit)
+        contents = [segment.store.document(number).contents for number in numbers.tolist()]
+        return self.tokenizer.encode(contents, limit=self.limit)
+
+    def _kept(self, segment: Segment) -> _SegmentTokens | None:
+        opened = _OPENED.setdefault(segment, {})
+        known = opened.get((self.tokenizer.fingerprint, self.limit))
+        if known is None:
+            folder = self.index.path / "tokens" / self.tokenizer.fingerprint
+            known = _SegmentTokens.open(folder, segment, self.limit)
+            if known is not None:
+                opened[self.tokenizer.fingerprint, self.limit] = known
+        return known
+
+
+def texts_of(ranking: Ranking, tokenizer: Tokenizer, *, limit: int = KEPT) -> Tokenised:
+    """The tokens of a ranking's candidates, in their order; from beside the index that they come from, where
+    they are kept there. Others are made anew each time: candidates differ from query to query, and those that
+    go through two stages take far less time to tokenise than to score.
+
+    >>> from tamis import Document
+    >>> from tokenizers import Tokenizer as Library, models, pre_tokenizers
+    >>> library = Library(models.WordLevel({"[CLS]": 0, "[SEP]": 1, "?": 2, "sieve": 3}, unk_token="?"))
+    >>> library.pre_tokenizer = pre_tokenizers.Whitespace()
+    >>> library.save(str(getfixture("tmp_path") / "tokenizer.json"))
+    >>> tokenizer = Tokenizer(getfixture("tmp_path"))
+    >>> index = Index.build([Document("d1", "the sieve")], getfixture("tmp_path") / "idx")
+    >>> texts_of(index.bm25()("sieve"), tokenizer).ids.tolist()
+    [2, 3]
+    """
+    if isinstance(ranking.texts, Index):
+        return TokenStore(ranking.texts, tokenizer, limit=limit).texts(ranking.ids)
+    return tokenizer.encode([document.contents for document in ranking.documents()], limit=limit)
+
+
+def build_tokens(
+    index: Index,
+    tokenizer: Tokenizer,
+    *,
+    limit: int = KEPT,
+    progress: Callable[[int], object] | None = None,
+) -> TokenStore:
+    """Tokenise what has no tokens yet, keep at most `limit` of each document, and remove what no segment
+    needs; `progress` is told how many more documents are done. One process builds at a time.
+
+    >>> from tamis import Document
+    >>> from tokenizers import Tokenizer as Library, models, pre_tokenizers
+    >>> library = Library(models.WordLevel({"[CLS]": 0, "[SEP]": 1, "?": 2, "sieve": 3}, unk_token="?"))
+    >>> library.pre_tokenizer = pre_tokenizers.Whitespace()
+    >>> library.save(str(getfixture("tmp_path") / "tokenizer.json"))
+    >>> index = Index.build([Document("d1", "the sieve")], getfixture("tmp_path") / "idx")
+    >>> store = build_tokens(index, Tokenizer(getfixture("tmp_path")))
+    >>> store.documents, store.texts(["d1"]).ids.tolist()
+    (1, [2, 3])
+    """
+    if not 1 <= limit <= COUNTED:
+        raise InputError(f"cannot keep {limit} tokens a document", remedy=f"use 1 to {COUNTED}")
+    folder = index.path / "tokens" / tokenizer.fingerprint
+    with writer_lock(index.path / "tokens"):
+        _remove_unneeded(index)
+        for segment in index.segments:
+            if not _is_whole(folder, segment, limit):
+                _write(folder, segment, tokenizer, limit, progress)
+                _OPENED.pop(segment, None)
+            elif progress:
+                progress(len(segment))
+    return TokenStore(index, tokenizer, limit=limit)
+
+
+@dataclass(frozen=True, slots=True)
+class _Description:
+    """What a segment's tokens.json says."""
+
+    texts: str  # the digest of the texts that these are the tokens of
+    limit: int
+    columns: dict[str, ColumnInfo]
+
+    def write(self, path: Path) -> None:
+        text = json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
+        with atomic_write(path, "w") as file:
+            file.write(f"{xxhash.xxh3_128_hexdigest(text.encode())}\n{text}\n")
+
+    @classmethod
+    def read(cls, path: Path) -> _Description | None:
+        """None where there is none, or one of another format."""
+        try:
+            digest, _, rest = path.read_bytes().partition(b"\n")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise unreadable(path, error) from error
+        if digest != xxhash.xxh3_128_hexdigest(rest[:-1]).encode():
+            raise CorruptError(f"{path} is corrupt")
+        body = json.loads(rest)
+        if body["format"] != FORMAT:
+            return None
+        columns = {name: ColumnInfo(**info) for name, info in body["columns"].items()}
+        return cls(body["texts"], body["limit"], columns)
+
+
+class _SegmentTokens:
+    """The tokens of one segment's documents, by number. It must not refer to the segment, with which it goes
+    (see `_OPENED`)."""
+
+    def __init__(self, folder: Path, description: _Description) -> None:
+        self._folder = folder
+        columns = {name: Column(folder / name, info) for name, info in description.columns.items()}
+        self._ids, self._ends, self._lengths = columns["ids"], columns["ends"], columns["lengths"]
+        # chunks of the ids known to be as written; a column can be asked that only one range at a time
+        self._checked = np.zeros(self._ids.unchecked.nbytes // CHUNK + 1, dtype=bool)
+
+    @classmethod
+    def open(cls, folder: Path, segment: Segment, limit: int) -> _SegmentTokens | None:
+        """The tokens of a segment, None where there are none or too few of each document."""
+        own = folder / segment.info.name
+        with _rebuild_if_corrupt(own):
+            while True:
+                description = _Description.read(own / "tokens.json")
+                if description is None or description.texts != _texts_digest(segment):
+                    return None
+                if description.limit < limit:
+                    return None
+                try:
+                    return cls(own, description)
+                except (FileNotFoundError, CorruptError) as error:
+                    # unless a builder has just put other tokens in their place
+                    if _Description.read(own / "tokens.json") == description:
+                        raise CorruptError(getattr(error, "problem", f"{error}")) from error
+
+    def check(self) -> None:
+        """Read everything, and compare it with its checksums."""
+        with _rebuild_if_corrupt(self._folder):
+            for column in (self._ids, self._ends, self._lengths):
+                column.all()
+
+    def texts(self, numbers: Array, limit: int) -> Tokenised:
+        with _rebuild_if_corrupt(self._folder):
+            ends, lengths = self._ends.all(), self._lengths.all()
+            starts = ends[numbers].astype(np.int64)
+            counts = np.minimum(ends[numbers + 1].astype(np.int64) - starts, limit)
+            self._check(starts, counts)
+        new_ends = np.zeros(len(numbers) + 1, dtype=np.int64)
+        np.cumsum(counts, out=new_ends[1:])
+        ids = self._ids.unchecked[ranges(starts, counts)].astype(np.int32)
+        return Tokenised(ids, new_ends, lengths[numbers].astype(np.int64))
+
+    def _check(self, starts: Array, counts: Array) -> None:
+        """Verify the checksums of what is about to be read."""
+        size = self._ids.unchecked.itemsize
+        stops = starts + counts
+        # a document has fewer tokens than a chunk: it lies in one, or in two that are neighbours
+        first, last = starts * size // CHUNK, (stops * size - 1) // CHUNK
+        unknown = (counts > 0) & ~(self._checked[first] & self._checked[last])
+        for i in np.flatnonzero(unknown).tolist():
+            self._ids.slice(int(starts[i]), int(stops[i]))
+            self._checked[first[i]] = self._checked[last[i]] = True
+
+
+@contextmanager
+def _rebuild_if_corrupt(folder: Path) -> Iterator[None]:
+    """Tokens can be made again from the texts, which is a better remedy than a column knows."""
+    try:
+        yield
+    except CorruptError as error:
+        raise CorruptError(
+            error.problem, remedy=f"build the tokens again with `tamis tokens`, or remove {folder}"
+        ) from error
+
+
+# by tokenizer and limit, for every segment that some index has open
+_OPENED: WeakKeyDictionary[Segment, dict[tuple[str, int], _SegmentTokens]] = WeakKeyDictionary()
+
+
+def _texts_digest(segment: Segment) -> str:
+    return segment.info.columns["store.frames"].digest
+
+
+def _is_whole(folder: Path, segment: Segment, limit: int) -> bool:
+    """Whether a segment's tokens are there and every byte of them is as it was written."""
+    try:
+        kept = _SegmentTokens.open(folder, segment, limit)
+        if kept is not None:
+            kept.check()
+        return kept is not None
+    except CorruptError:
+        return False
+
+
+def _write(
+    folder: Path,
+    segment: Segment,
+    tokenizer: Tokenizer,
+    limit: int,
+    progress: Callable[[int], object] | None,
+) -> None:
+    """Tokenise a segment's documents into a folder that takes its name when it is whole."""
+    new = folder / f"{TEMPORARY}{secrets.token_hex(8)}"
+    with storage_errors(new):
+        new.mkdir(parents=True)
+        try:
+            columns = _write_columns(new, segment, tokenizer, limit, progress)
+            _Description(_texts_digest(segment), limit, columns).write(new / "tokens.json")
+            _replace(folder / segment.info.name, new)
+        except BaseException:
+            shutil.rmtree(new, ignore_errors=True)
+            raise
+
+
+def _write_columns(
+    folder: Path,
+    segment: Segment,
+    tokenizer: Tokenizer,
+    limit: int,
+    progress: Callable[[int], object] | None,
+) -> dict[str, ColumnInfo]:
+    writer = ColumnWriter(folder / "ids", "u2" if tokenizer.vocabulary <= 1 << 16 else "u4")
+    ends, lengths = [np.zeros(1, np.int64)], [np.zeros(0, np.int64)]
+    try:
+        for start in range(0, len(segment), _BATCH):
+            numbers = range(start, min(start + _BATCH, len(segment)))
+            contents = [segment.store.document(number).contents for number in numbers]
+            batch = tokenizer.encode(contents, limit=limit)
+            ends.append(batch.ends[1:] + writer.count)
+            lengths.append(batch.lengths)
+            writer.append(batch.ids)
+            if progress:
+                progress(len(numbers))
+        columns = {"ids": writer.close()}
+    except BaseException:
+        writer.discard()
+        raise
+    columns["ends"] = write_column(folder / "ends", np.concatenate(ends), smallest_unsigned(writer.count))
+    columns["lengths"] = write_column(folder / "lengths", np.concatenate(lengths), "u2")
+    return columns
+
+
+def _replace(path: Path, new: Path) -> None:
+    """Give a finished folder its name; a reader sees the old one whole, none, or the new one whole."""
+    sync_folder(new)
+    if path.exists():
+        path.rename(new.with_name(f"{new.name}-old"))
+    new.rename(path)
+    sync_folder(path.parent)
+    shutil.rmtree(new.with_name(f"{new.name}-old"), ignore_errors=True)
+
+
+def _remove_unneeded(index: Index) -> None:
+    """Remove what killed builders left, and the tokens of segments that are in no commit any more. Only the
+    holder of the lock may call this."""
+    named = {segment.name for segment in Manifest.read(index.path).segments}
+    named |= {segment.info.name for segment in index.segments}  # which may be an older commit
+    for path in (index.path / "tokens").glob("*/*"):
+        if path.name not in named:
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,340 @@
+"""Checkpoints: Hugging Face folders of config.json, model.safetensors and tokenizer.json, read and written.
+
+Weights come from safetensors only. A pickle (pytorch_model.bin, .pt, .pkl) can run any code when it is
+loaded, so it is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import file_digest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from tamis.columns import Array
+from tamis.errors import InputError
+from tamis.files import atomic_write, storage_errors, unreadable
+from tamis.models.config import EncoderConfig, parse_config, read_raw_config, write_config
+from tamis.models.names import Shape, canonical_name, hugging_face_names, is_unused, shapes
+from tamis.models.weights import FloatType, LazyTensors, StoredTensor, stored_tensors, write_tensors
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+SHARDS = "model.safetensors.index.json"
+TOKENIZER = "tokenizer.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+
+_FILES_OF_A_MODEL = (CONFIG, "model*.safetensors", SHARDS, TOKENIZER, TOKENIZER_CONFIG, "model.*.onnx")
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
+_NAMED = 3  # how many tensors an error names
+_INITIAL_DEVIATION = 0.02  # BERT's initializer_range
+_DUO_SEGMENTS = 3
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model: its shape, its weights under our names (see `tamis.models.names`), and where it lies.
+
+    `fingerprint` changes whenever the scores could: it covers the weights, the config and the tokenizer.
+    """
+
+    folder: Path
+    config: EncoderConfig
+    tensors: Mapping[str, Array]
+    fingerprint: str
+    raw_config: Mapping[str, Any]
+
+
+def load_checkpoint(
+    name_or_folder: str | Path,
+    revision: str | None = None,
+    *,
+    require_head: bool = True,
+    labels: int | None = None,
+    seed: int = 0,
+) -> Checkpoint:
+    """A checkpoint from a folder, or from the hub (or its local cache) by name and revision.
+
+    Names and shapes of all tensors are checked here; values are read, and checked to be finite, when they
+    are asked for. To train from an encoder without a classification head, say `require_head=False`: what is
+    missing of the head is drawn from `seed`, and `labels` says how many outputs it shall have.
+
+    >>> load_checkpoint(getfixture("tmp_path"))
+    Traceback (most recent call last):
+    tamis.errors.InputError: .../config.json: no such file: check the path
+    """
+    folder = _folder(name_or_folder, revision)
+    raw = read_raw_config(folder / CONFIG)
+    if require_head and labels is not None:
+        raise InputError("labels can be chosen for a new head only", remedy="say require_head=False")
+    config = parse_config(raw, folder / CONFIG, labels=labels)
+    _require_tokenizer(folder)
+    files = _weight_files(folder)
+    stored = _canonical(config, files)
+    tensors = _checked(folder, config, stored, require_head)
+    fingerprint = _fingerprint(folder, files)
+    missing = [name for name in shapes(config) if name not in tensors]
+    if not missing:
+        return Checkpoint(folder, config, tensors, fingerprint, raw)
+    head = _initial(config, missing, seed)
+    return Checkpoint(folder, config, _overlay(tensors, head), _derived(fingerprint, head), raw)
+
+
+def save_checkpoint(checkpoint: Checkpoint, folder: str | Path, dtype: FloatType = "float32") -> None:
+    """Write a checkpoint as a Hugging Face folder, which transformers and sentence-transformers load.
+
+    Every file takes its name only when it is whole; the weights come last.
+    """
+    folder = Path(folder)
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    config = checkpoint.config
+    _write_json(folder / CONFIG, write_config(checkpoint.raw_config, config, dtype))
+    _copy(checkpoint.folder / TOKENIZER, folder / TOKENIZER)
+    if (checkpoint.folder / TOKENIZER_CONFIG).exists():
+        _copy(checkpoint.folder / TOKENIZER_CONFIG, folder / TOKENIZER_CONFIG)
+    else:
+        _write_json(folder / TOKENIZER_CONFIG, _tokenizer_config(checkpoint))
+    read = checkpoint.tensors.__getitem__
+    renamed = {theirs: partial(read, ours) for ours, theirs in hugging_face_names(config).items()}
+    write_tensors(folder / WEIGHTS, LazyTensors(renamed), dtype)
+
+
+def with_third_segment(checkpoint: Checkpoint, seed: int = 0) -> Checkpoint:
+    """A start for duo from a mono checkpoint: the segment table gets the rows it lacks up to a third, drawn
+    from `seed`, to be learned from scratch (Nogueira et al. 2019, §3.3). One with three is returned as it
+    is."""
+    config = checkpoint.config
+    if not config.segments:
+        problem = f"a {config.family} model has no segment embeddings"
+        raise InputError(problem, remedy="start duo from a BERT, ELECTRA or ALBERT model")
+    if config.segments >= _DUO_SEGMENTS:
+        return checkpoint
+    table = checkpoint.tensors["embeddings.segment"]
+    rows = (_DUO_SEGMENTS - config.segments, config.embedding)
+    new = {"embeddings.segment": np.concatenate([table, _normal(np.random.default_rng(seed), rows)])}
+    return replace(
+        checkpoint,
+        config=replace(config, segments=_DUO_SEGMENTS),
+        tensors=_overlay(checkpoint.tensors, new),
+        fingerprint=_derived(checkpoint.fingerprint, new),
+    )
+
+
+# Where a model is.
+
+
+def _folder(name_or_folder: str | Path, revision: str | None) -> Path:
+    path = Path(name_or_folder)
+    if path.is_dir():
+        if revision is not None:
+            raise InputError(f"{path} is a folder, which has no revisions", remedy="leave the revision out")
+        return path
+    if path.exists():
+        raise InputError("not a folder", remedy="give the folder that the model is in", path=path)
+    if isinstance(name_or_folder, Path):
+        raise InputError("no such folder", remedy="check the path", path=path)
+    return _downloaded(name_or_folder, revision)
+
+
+def _downloaded(name: str, revision: str | None) -> Path:
+    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub import errors as hub
+
+    label = f"{name} (revision {revision})" if revision else name
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(_FILES_OF_A_MODEL)))
+    except hub.HFValidationError:
+        problem, remedy = f"no folder {name}, and no hub name either", "check the path"
+    except hub.GatedRepoError:
+        problem, remedy = f"the hub guards {label}", "accept its terms there and log in with `hf auth login`"
+    except hub.RepositoryNotFoundError:
+        problem, remedy = f"neither a folder nor a model of the hub: {name}", "check the name"
+    except hub.RevisionNotFoundError:
+        problem, remedy = f"the hub has no {label}", "check the revision"
+    except hub.LocalEntryNotFoundError:
+        offline = constants.HF_HUB_OFFLINE
+        problem = f"{label} is not in the local cache and the hub {'may' if offline else 'can'} not be asked"
+        remedy = "unset HF_HUB_OFFLINE" if offline else "check the connection, or give a folder"
+    except Exception as error:  # requests, TLS and file system each raise their own
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        problem, remedy = f"cannot fetch {label} ({reason})", "try again, or give a folder"
+    raise InputError(problem, remedy=remedy)
+
+
+# What is in its files.
+
+
+def _require_tokenizer(folder: Path) -> None:
+    if not (folder / TOKENIZER).exists():
+        remedy = "write it with AutoTokenizer.from_pretrained(...).save_pretrained(...) of transformers"
+        raise InputError(f"no {TOKENIZER}", remedy=remedy, path=folder)
+
+
+def _weight_files(folder: Path) -> dict[Path, dict[str, StoredTensor]]:
+    """The tensors of every file of weights, under the names the files use."""
+    if (folder / WEIGHTS).exists():
+        return {folder / WEIGHTS: stored_tensors(folder / WEIGHTS)}
+    if (folder / SHARDS).exists():
+        return _shards(folder / SHARDS)
+    pickles = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern))
+    remedy = f"choose a model that has {WEIGHTS}, or write one with save_pretrained of transformers"
+    if pickles:
+        problem = f"the weights are a pickle ({pickles[0]}), which can run any code when it is loaded"
+        raise InputError(problem, remedy=remedy, path=folder)
+    raise InputError(f"no {WEIGHTS}", remedy=remedy, path=folder)
+
+
+def _shards(index: Path) -> dict[Path, dict[str, StoredTensor]]:
+    weight_map = read_raw_config(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+        raise InputError("no weight_map", remedy="fetch the model again", path=index)
+    files = {}
+    for name in sorted(set(weight_map.values())):
+        path = index.parent / name
+        if path.parent != index.parent or not path.exists():
+            raise InputError(f"no file {name} beside it", remedy="fetch the model again", path=index)
+        files[path] = stored_tensors(path)
+    return files
+
+
+def _canonical(
+    config: EncoderConfig, files: Mapping[Path, Mapping[str, StoredTensor]]
+) -> dict[str, StoredTensor]:
+    """All tensors under the names that Hugging Face gives them today."""
+    family = config.family
+    names = [name for tensors in files.values() for name in tensors]
+    bare = not any(name.startswith(f"{family}.") for name in names)  # an encoder saved without its head
+    return {
+        canonical_name(name, family, bare=bare): tensor
+        for tensors in files.values()
+        for name, tensor in tensors.items()
+    }
+
+
+def _checked(
+    folder: Path, config: EncoderConfig, stored: Mapping[str, StoredTensor], require_head: bool
+) -> LazyTensors:
+    """The tensors under our names: every one that must be there is, in its shape, and nothing else."""
+    wanted, theirs = shapes(config), hugging_face_names(config)
+    found = {ours: stored[name] for ours, name in theirs.items() if name in stored}
+    if not require_head:  # a head for other labels is as good as none
+        found = {n: t for n, t in found.items() if not n.startswith("head.") or t.shape == wanted[n]}
+    missing = [theirs[name] for name in wanted if name not in found]
+    head = {theirs[name] for name in wanted if name.startswith("head.")}
+    if missing and head.issuperset(missing):
+        if require_head:
+            problem = f"no classification head ({_some(missing)} missing)"
+            remedy = "choose a model trained to rank (a cross-encoder), or train one from this"
+            raise InputError(problem, remedy=remedy, path=folder)
+        missing = []
+    names = set(theirs.values())
+    unexpected = [name for name in stored if name not in names and not is_unused(name, config.family)]
+    misshaped = [
+        f"{theirs[name]} is {tensor.dtype}{list(tensor.shape)} where {list(wanted[name])} is expected"
+        for name, tensor in found.items()
+        if tensor.shape != wanted[name] or not tensor.readable
+    ]
+    problems = [
+        f"{len(tensors)} {what}: {_some(tensors)}"
+        for what, tensors in (("missing", missing), ("unexpected", unexpected), ("misshaped", misshaped))
+        if tensors
+    ]
+    if problems:
+        problem = f"the tensors are not those that {CONFIG} describes ({'; '.join(problems)})"
+        raise InputError(problem, remedy="fetch or save the model again", path=folder)
+    return LazyTensors({name: tensor.read for name, tensor in found.items()})
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _fingerprint(folder: Path, files: Iterable[Path]) -> str:
+    digest = xxhash.xxh3_64()
+    for path in (folder / CONFIG, folder / TOKENIZER, *files):
+        try:
+            with path.open("rb") as file:
+                digest.update(file_digest(file, xxhash.xxh3_128).digest())
+        except OSError as error:
+            raise unreadable(path, error) from error
+    return digest.hexdigest()
+
+
+def _derived(fingerprint: str, changed: Mapping[str, Array]) -> str:
+    """The fingerprint of a checkpoint some of whose tensors were made here."""
+    digest = xxhash.xxh3_64(fingerprint.encode())
+    for name, tensor in changed.items():
+        digest.update(name.encode())
+        digest.update(tensor.tobytes())
+    return digest.hexdigest()
+
+
+# Tensors made here.
+
+
+def _initial(config: EncoderConfig, names: Iterable[str], seed: int) -> dict[str, Array]:
+    generator = np.random.default_rng(seed)
+    wanted = shapes(config)
+    return {
+        name: np.zeros(wanted[name], np.float32)
+        if name.endswith(".bias")
+        else _normal(generator, wanted[name])
+        for name in names
+    }
+
+
+def _normal(generator: np.random.Generator, shape: Shape) -> Array:
+    return generator.normal(0.0, _INITIAL_DEVIATION, shape).astype(np.float32)
+
+
+def _overlay(tensors: Mapping[str, Array], new: Mapping[str, Array]) -> LazyTensors:
+    readers = {name: partial(tensors.__getitem__, name) for name in tensors}
+    return LazyTensors(readers | {name: partial(new.__getitem__, name) for name in new})
+
+
+# The files beside the weights.
+
+
+def _tokenizer_config(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The least that AutoTokenizer needs beside a tokenizer.json."""
+    tokenizer = read_raw_config(checkpoint.folder / TOKENIZER)
+    known = {token.get("content") for token in tokenizer.get("added_tokens", [])}
+    roles = {
+        "pad_token": ("[PAD]", "<pad>"),
+        "unk_token": ("[UNK]", "<unk>"),
+        "cls_token": ("[CLS]", "<s>"),
+        "sep_token": ("[SEP]", "</s>"),
+        "mask_token": ("[MASK]", "<mask>"),
+    }
+    config = checkpoint.config
+    inputs = ["input_ids", "token_type_ids", "attention_mask"]
+    if not config.segments:
+        inputs.remove("token_type_ids")  # the model would refuse it
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": config.max_length,
+        "model_input_names": inputs,
+        **{role: token for role, tokens in roles.items() for token in tokens if token in known},
+    }
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    with atomic_write(path, "w") as file:
+        file.write(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def _copy(source: Path, target: Path) -> None:
+    try:
+        content = source.read_bytes()
+    except OSError as error:
+        raise unreadable(source, error) from error
+    with atomic_write(target) as file:
+        file.write(content)

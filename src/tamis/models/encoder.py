@@ -1,0 +1,289 @@
+"""The BERT family in torch: BERT, RoBERTa, ELECTRA, ALBERT, DistilBERT, MiniLM.
+
+One network, post-norm as in Vaswani et al. 2017 and Devlin et al. 2019; the families differ in a few numbers
+of `EncoderConfig`. There are two ways through it. *Padded* takes a rectangle of tokens, and masks what fills
+it up. *Packed* takes the tokens of all inputs end to end and computes nothing for padding.
+
+Names in comments: B inputs of at most L tokens, T tokens in all, N heads of D values, H = N D.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tamis.columns import Array
+from tamis.models.checkpoint import Checkpoint
+from tamis.models.config import EncoderConfig
+
+_ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "relu": F.relu,
+    "tanh": torch.tanh,
+}
+_QKV = ("query", "key", "value")  # one matrix here, three in a checkpoint
+
+
+class Encoder(nn.Module):
+    """A cross-encoder: tokens in, logits out. In training mode dropout is active.
+
+    >>> config = EncoderConfig("bert", vocabulary=9, hidden=8, layers=2, heads=2, feed_forward=16)
+    >>> encoder = Encoder(config).eval()
+    >>> ids, segments = torch.tensor([[1, 5, 2, 6, 2]]), torch.tensor([[0, 0, 0, 1, 1]])
+    >>> encoder.padded(ids, segments, lengths=torch.tensor([5])).shape
+    torch.Size([1, 1])
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embeddings = Embeddings(config)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layer_groups))
+        self.head = Head(config)
+
+    @classmethod
+    def from_checkpoint(cls, checkpoint: Checkpoint) -> Encoder:
+        """The encoder with a checkpoint's weights, in evaluation mode."""
+        with torch.device("meta"):  # no time and memory for weights that are replaced at once
+            encoder = cls(checkpoint.config)
+        encoder.load_state_dict(_fused(checkpoint), assign=True)
+        return encoder.eval()
+
+    def tensors(self) -> dict[str, Array]:
+        """The weights under the names of a checkpoint (see `tamis.models.names`), float32."""
+        found: dict[str, Array] = {}
+        for name, tensor in self.state_dict().items():
+            values = tensor.detach().float().cpu().numpy()
+            before, qkv, after = name.partition(".qkv.")
+            if qkv:
+                parts = np.split(values, len(_QKV))
+                found |= {f"{before}.{part}.{after}": rows for part, rows in zip(_QKV, parts, strict=True)}
+            else:
+                found[name] = values
+        return found
+
+    def padded(self, ids: Tensor, segments: Tensor, lengths: Tensor) -> Tensor:
+        """Logits [B, labels] of inputs ids [B, L] whose first `lengths` tokens count."""
+        x = self.embeddings(ids, segments, torch.arange(ids.shape[1], device=ids.device))
+        return self._logits(x, _Padded(lengths, ids.shape[1])).squeeze(1)
+
+    def packed(self, ids: Tensor, segments: Tensor, ends: Tensor, max_length: int) -> Tensor:
+        """Logits [B, labels] of inputs laid end to end: input i is ids[ends[i] : ends[i + 1]], `ends` is
+        int32 [B + 1], and `max_length` at least the longest."""
+        return self._logits(*self._packed(ids, segments, ends, max_length))
+
+    def hidden_states(self, ids: Tensor, segments: Tensor, lengths: Tensor) -> list[Tensor]:
+        """What goes into the first layer and what comes out of each, [B, L, H]; padded inputs. The logits
+        are `head(states[-1][:, 0])`."""
+        x = self.embeddings(ids, segments, torch.arange(ids.shape[1], device=ids.device))
+        return self._states(x, _Padded(lengths, ids.shape[1]))
+
+    def packed_hidden_states(
+        self, ids: Tensor, segments: Tensor, ends: Tensor, max_length: int
+    ) -> list[Tensor]:
+        """The same for packed inputs, [T, H]."""
+        return self._states(*self._packed(ids, segments, ends, max_length))
+
+    def _packed(self, ids: Tensor, segments: Tensor, ends: Tensor, max_length: int) -> tuple[Tensor, _Packed]:
+        starts, lengths = ends[:-1], ends.diff()
+        # the size is given, so that the device need not be waited for
+        own_start = torch.repeat_interleave(starts, lengths, output_size=len(ids))
+        positions = torch.arange(len(ids), device=ids.device) - own_start
+        return self.embeddings(ids, segments, positions), _Packed(ends, max_length)
+
+    def _layer(self, number: int) -> nn.Module:
+        return self.layers[self.config.group(number)]
+
+    def _states(self, x: Tensor, attend: _Attend) -> list[Tensor]:
+        states = [x]
+        for number in range(self.config.layers):
+            x = self._layer(number)(x, attend)
+            states.append(x)
+        return states
+
+    def _logits(self, x: Tensor, attend: _Attend) -> Tensor:
+        """Of the last layer only the [CLS] rows are used, so only these are computed."""
+        last = self.config.layers - 1
+        for number in range(last):
+            x = self._layer(number)(x, attend)
+        return cast(Tensor, self.head(self._layer(last)(x, attend, first_only=True)))
+
+
+class Embeddings(nn.Module):
+    """Word, position and segment vectors, summed (Devlin et al. 2019, Figure 2)."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        width = config.embedding
+        self.first_position = config.first_position
+        self.word = nn.Parameter(torch.empty(config.vocabulary, width).normal_(std=0.02))
+        self.position = nn.Parameter(torch.empty(config.positions, width).normal_(std=0.02))
+        self.segment: nn.Parameter | None = None
+        if config.segments:
+            self.segment = nn.Parameter(torch.empty(config.segments, width).normal_(std=0.02))
+        self.norm = nn.LayerNorm(width, config.norm_epsilon)
+        self.project = nn.Linear(width, config.hidden) if config.projected else nn.Identity()
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, ids: Tensor, segments: Tensor, positions: Tensor) -> Tensor:
+        x = F.embedding(ids, self.word) + F.embedding(positions + self.first_position, self.position)
+        if self.segment is not None:
+            x = x + F.embedding(segments, self.segment)
+        return cast(Tensor, self.project(self.dropout(self.norm(x))))
+
+
+class Layer(nn.Module):
+    """Self-attention, then a feed-forward network, each added to its input and normalised."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.attention = Attention(config)
+        self.feed_forward = FeedForward(config)
+
+    def forward(self, x: Tensor, attend: _Attend, first_only: bool = False) -> Tensor:
+        return cast(Tensor, self.feed_forward(self.attention(x, attend, first_only)))
+
+
+class Attention(nn.Module):
+    """Self-attention of N heads, in which every token, or only the first of each input, asks."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.shape = (config.heads, config.head_size)
+        self.qkv = nn.Linear(config.hidden, 3 * config.hidden)
+        self.output = nn.Linear(config.hidden, config.hidden)
+        self.norm = nn.LayerNorm(config.hidden, config.norm_epsilon)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, attend: _Attend, first_only: bool) -> Tensor:
+        rate = self.dropout.p if self.training else 0.0
+        if first_only:
+            hidden, weight, bias = x.shape[-1], self.qkv.weight, self.qkv.bias
+            asking = attend.first(x)
+            (q,) = self._parts(F.linear(asking, weight[:hidden], bias[:hidden]))
+            k, v = self._parts(F.linear(x, weight[hidden:], bias[hidden:]))
+            mixed = attend.first_to_all(q, k, v, rate)
+        else:
+            asking = x
+            q, k, v = self._parts(self.qkv(x))
+            mixed = attend.all_to_all(q, k, v, rate)
+        return cast(Tensor, self.norm(asking + self.dropout(self.output(mixed.flatten(-2)))))
+
+    def _parts(self, x: Tensor) -> tuple[Tensor, ...]:
+        """[..., m H] as m tensors [..., N, D], without a copy."""
+        return x.view(*x.shape[:-1], -1, *self.shape).unbind(-3)
+
+
+class FeedForward(nn.Module):
+    """Two linear layers, applied to each token alone."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.hidden, config.feed_forward)
+        self.down = nn.Linear(config.feed_forward, config.hidden)
+        self.norm = nn.LayerNorm(config.hidden, config.norm_epsilon)
+        self.dropout = nn.Dropout(config.dropout)
+        self.activation = _ACTIVATIONS[config.activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.norm(x + self.dropout(self.down(self.activation(self.up(x))))))
+
+
+class Head(nn.Module):
+    """From the [CLS] vector to logits."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden, config.hidden)
+        self.output = nn.Linear(config.hidden, config.labels)
+        self.dropout = nn.Dropout(config.dropout)
+        self.activation = _ACTIVATIONS[config.head_activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        # The head may be kept in float32 where the layers are in bfloat16: eight bits of a logit are too few
+        # to order a thousand candidates.
+        x = self.activation(self.dense(x.to(self.dense.weight.dtype)))
+        return cast(Tensor, self.output(self.dropout(x)))
+
+
+class _Attend(Protocol):
+    """Which token sees which: within its own input."""
+
+    def first(self, x: Tensor) -> Tensor:
+        """The rows of the first tokens."""
+        ...
+
+    def all_to_all(self, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor: ...
+
+    def first_to_all(self, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor: ...
+
+
+class _Padded:
+    """Tensors are [B, L, ...]; what lies behind an input's length is seen by nobody."""
+
+    def __init__(self, lengths: Tensor, width: int) -> None:
+        self.mask = (torch.arange(width, device=lengths.device) < lengths[:, None])[:, None, None]
+
+    def first(self, x: Tensor) -> Tensor:
+        return x[:, :1]
+
+    def all_to_all(self, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # [B, N, L, D]
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask, dropout_p=dropout)
+        return mixed.transpose(1, 2)
+
+    first_to_all = all_to_all
+
+
+class _Packed:
+    """Tensors are [T, ...]; a token sees those between its input's two ends."""
+
+    def __init__(self, ends: Tensor, max_length: int) -> None:
+        self.ends, self.max_length = ends, max_length
+        self.counts = torch.arange(len(ends), dtype=torch.int32, device=ends.device)  # one query an input
+
+    def first(self, x: Tensor) -> Tensor:
+        return x.index_select(0, self.ends[:-1])
+
+    def all_to_all(self, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
+        return _varlen(q, k, v, self.ends, self.ends, self.max_length, self.max_length, dropout)
+
+    def first_to_all(self, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
+        return _varlen(q, k, v, self.counts, self.ends, 1, self.max_length, dropout)
+
+
+def _varlen(
+    q: Tensor, k: Tensor, v: Tensor, q_ends: Tensor, k_ends: Tensor, max_q: int, max_k: int, dropout: float
+) -> Tensor:
+    """Attention within each input of packed q, k, v [T, N, D]: one flash-attention kernel for all of them
+    where the device has it, else one after the other."""
+    if q.is_cuda and q.dtype in (torch.bfloat16, torch.float16):
+        if dropout:
+            raise NotImplementedError("no dropout in packed attention: train with padded inputs")
+        from torch.nn.attention.varlen import varlen_attn
+
+        return cast(Tensor, varlen_attn(q, k, v, q_ends, k_ends, max_q, max_k))
+    q_sizes, k_sizes = q_ends.diff().tolist(), k_ends.diff().tolist()
+    qkv = zip(torch.split(q, q_sizes), torch.split(k, k_sizes), torch.split(v, k_sizes), strict=True)
+    inputs = ((q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1)) for q, k, v in qkv)  # [N, L, D]
+    mixed = [F.scaled_dot_product_attention(q, k, v, dropout_p=dropout) for q, k, v in inputs]
+    return torch.cat([part.transpose(0, 1) for part in mixed])
+
+
+def _fused(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """A checkpoint's tensors with query, key and value as one matrix: one product instead of three."""
+    fused: dict[str, Tensor] = {}
+    for name in checkpoint.tensors:
+        before, query, after = name.partition(".query.")
+        if query:
+            rows = [checkpoint.tensors[f"{before}.{part}.{after}"] for part in _QKV]
+            fused[f"{before}.qkv.{after}"] = torch.from_numpy(np.concatenate(rows))
+        elif ".key." not in name and ".value." not in name:
+            fused[name] = torch.tensor(checkpoint.tensors[name])
+    return fused

@@ -1,0 +1,187 @@
+"""The encoder as an ONNX graph, in fp32 or int8, written from the weights themselves: no torch, no tracing.
+
+The graph takes inputs of one length, `ids` and `segments` [batch, length], so it has neither padding nor a
+mask, and gives `logits` [batch, labels]. Of the last layer only the [CLS] row is computed, since the head
+reads nothing else: exact, and it saves ten twelfths of that layer.
+
+int8: weights have one scale an output channel, activations one scale a token, found while running. The more
+usual single scale for a whole batch makes a score depend on the other texts in its batch, and is coarser.
+Products of small integers add up exactly, so the int8 scores do not depend on the batch in a single bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+from numpy.typing import ArrayLike
+from onnx import TensorProto, helper, numpy_helper
+
+from tamis.columns import Array
+from tamis.models.config import EncoderConfig
+
+Precision = Literal["fp32", "int8"]
+OPSET = 21
+#: onnxruntime's own operators: attention in one piece, and integer products scaled on the way out.
+_EXTENSIONS = "com.microsoft"
+_MIDDLE = (
+    128  # activations are unsigned around this zero: the processors' fast products want one side unsigned
+)
+
+
+def build_graph(config: EncoderConfig, tensors: Mapping[str, Array], precision: Precision) -> onnx.ModelProto:
+    """An ONNX model with the weights inside."""
+    writer = _Quantised(tensors) if precision == "int8" else _Writer(tensors)
+    logits = _encoder(writer, config)
+    writer.node("Identity", logits, name="logits")
+    size = [("ids", TensorProto.INT32), ("segments", TensorProto.INT32)]
+    graph = helper.make_graph(
+        writer.nodes,
+        "tamis",
+        [helper.make_tensor_value_info(name, kind, ["batch", "length"]) for name, kind in size],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", config.labels])],
+        writer.initializers,
+    )
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(_EXTENSIONS, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10, producer_name="tamis")
+
+
+class _Writer:
+    """Collects nodes and weights; every method returns the name of what it computes."""
+
+    def __init__(self, tensors: Mapping[str, Array]) -> None:
+        self.tensors = tensors
+        self.nodes: list[onnx.NodeProto] = []
+        self.initializers: list[onnx.TensorProto] = []
+        self._constants: set[str] = set()
+
+    def node(self, operator: str, *inputs: str, name: str = "", domain: str = "", **attributes: Any) -> str:
+        output = name or f"{operator}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(operator, list(inputs), [output], domain=domain, **attributes))
+        return output
+
+    def constant(self, name: str, value: ArrayLike) -> str:
+        """A weight by name, written once however often it is used (ALBERT's layers share theirs)."""
+        if name not in self._constants:
+            self._constants.add(name)
+            self.initializers.append(numpy_helper.from_array(np.asarray(value, order="C"), name))
+        return name
+
+    def weight(self, name: str) -> str:
+        return self.constant(name, np.asarray(self.tensors[name], dtype=np.float32))
+
+    def numbers(self, *values: int) -> str:
+        """Whole numbers as a vector: shapes, axes, places."""
+        return self.constant("numbers_" + "_".join(map(str, values)), np.array(values, dtype=np.int64))
+
+    def rows(self, table: str, places: str) -> str:
+        return self.node("Gather", self.weight(table), places)
+
+    def operand(self, x: str) -> Any:
+        """A matrix [rows, width] made ready for products; used for several products, made once."""
+        return x
+
+    def linear(self, x: Any, name: str) -> str:
+        """x W^T + b for an operand."""
+        transposed = self.constant(f"{name}.weight", np.asarray(self.tensors[f"{name}.weight"], np.float32).T)
+        return self.node("Add", self.node("MatMul", x, transposed), self.weight(f"{name}.bias"))
+
+    def norm(self, x: str, name: str, epsilon: float) -> str:
+        scale, bias = self.weight(f"{name}.weight"), self.weight(f"{name}.bias")
+        return self.node("LayerNormalization", x, scale, bias, axis=-1, epsilon=epsilon)
+
+    def activation(self, x: str, name: str) -> str:
+        if name == "gelu_tanh":
+            return self.node("Gelu", x, approximate="tanh")
+        return self.node({"gelu": "Gelu", "relu": "Relu", "tanh": "Tanh"}[name], x)
+
+
+class _Quantised(_Writer):
+    """The same with products of integers."""
+
+    def rows(self, table: str, places: str) -> str:
+        if table != "embeddings.word":
+            return super().rows(table, places)
+        quantised, scales = per_row(np.asarray(self.tensors[table], np.float32))
+        small = self.node("Gather", self.constant(table, quantised), places)
+        scale = self.node("Gather", self.constant(f"{table}.scale", scales[:, None]), places)
+        return self.node("Mul", self.node("Cast", small, to=TensorProto.FLOAT), scale)
+
+    def operand(self, x: str) -> tuple[str, str]:
+        largest = self.node("ReduceMax", self.node("Abs", x), self.numbers(1), keepdims=0)
+        floor = self.constant("floor", np.float32(1e-20))  # a row of zeros must not divide by zero
+        scale = self.node("Mul", self.node("Max", largest, floor), self.constant("step", np.float32(1 / 127)))
+        zeros = self.node("Expand", self.constant("middle", np.uint8(_MIDDLE)), self.node("Shape", scale))
+        quantised = self.node("QuantizeLinear", x, scale, zeros, axis=0)
+        return quantised, self.node("Unsqueeze", scale, self.numbers(1))
+
+    def linear(self, x: Any, name: str) -> str:
+        quantised, scale = x
+        weights, scales = per_row(np.asarray(self.tensors[f"{name}.weight"], np.float32))
+        product = self.node(
+            "MatMulIntegerToFloat",
+            quantised,
+            self.constant(f"{name}.weight", weights.T),
+            self.constant("one", np.float32(1)),
+            self.constant(f"{name}.scale", scales),
+            self.constant("middle", np.uint8(_MIDDLE)),
+            domain=_EXTENSIONS,
+        )
+        return self.node("Add", self.node("Mul", product, scale), self.weight(f"{name}.bias"))
+
+
+def per_row(matrix: Array) -> tuple[Array, Array]:
+    """A matrix as int8 with one scale a row.
+
+    >>> per_row(np.array([[0.5, -1.27], [0.0, 0.0]], dtype=np.float32))[0].tolist()
+    [[50, -127], [0, 0]]
+    """
+    largest = np.abs(matrix).max(axis=1)
+    scales = np.where(largest > 0, largest / 127, 1).astype(np.float32)
+    return np.rint(matrix / scales[:, None]).astype(np.int8), scales
+
+
+def _encoder(g: _Writer, config: EncoderConfig) -> str:
+    hidden = g.numbers(config.hidden)
+    flat = g.numbers(-1, config.hidden)
+    shape = g.node("Shape", "ids")
+    batch = g.node("Gather", shape, g.numbers(0))
+    sequences = g.node("Concat", batch, g.numbers(-1), hidden, axis=0)  # [batch, length, hidden]
+
+    x = g.node("Reshape", _embeddings(g, config, g.node("Gather", shape, g.numbers(1))), flat)
+    for number in range(config.layers):
+        layer = f"layers.{config.group(number)}"
+        whole = g.operand(x)
+        key, value = (g.linear(whole, f"{layer}.attention.{which}") for which in ("key", "value"))
+        if number == config.layers - 1:
+            place = g.constant("first", np.int64(0))
+            x = g.node("Reshape", g.node("Gather", g.node("Reshape", x, sequences), place, axis=1), flat)
+            whole = g.operand(x)
+        query = g.linear(whole, f"{layer}.attention.query")
+        parts = [g.node("Reshape", part, sequences) for part in (query, key, value)]
+        seen = g.node("MultiHeadAttention", *parts, domain=_EXTENSIONS, num_heads=config.heads)
+        seen = g.linear(g.operand(g.node("Reshape", seen, flat)), f"{layer}.attention.output")
+        x = g.norm(g.node("Add", seen, x), f"{layer}.attention.norm", config.norm_epsilon)
+        up = g.activation(g.linear(g.operand(x), f"{layer}.feed_forward.up"), config.activation)
+        down = g.linear(g.operand(up), f"{layer}.feed_forward.down")
+        x = g.norm(g.node("Add", down, x), f"{layer}.feed_forward.norm", config.norm_epsilon)
+    # a product of one row takes another way through the library and rounds otherwise: never one row
+    x = g.node("Concat", x, x, axis=0)
+    dense = g.activation(_Writer.linear(g, x, "head.dense"), config.head_activation)
+    logits = _Writer.linear(g, dense, "head.output")  # small: fp32, as the projection above
+    return g.node("Slice", logits, g.numbers(0), batch, g.numbers(0))
+
+
+def _embeddings(g: _Writer, config: EncoderConfig, length: str) -> str:
+    first = g.numbers(config.first_position)
+    last = g.node("Add", length, first)
+    x = g.rows("embeddings.word", "ids")
+    x = g.node("Add", x, g.node("Slice", g.weight("embeddings.position"), first, last, g.numbers(0)))
+    if config.segments:
+        x = g.node("Add", x, g.rows("embeddings.segment", "segments"))
+    x = g.norm(x, "embeddings.norm", config.norm_epsilon)
+    if "embeddings.project.weight" not in g.tensors:
+        return x
+    return _Writer.linear(g, x, "embeddings.project")

@@ -1,0 +1,368 @@
+"""What a cross-encoder reads: a query and one, two or several texts as one sequence of tokens.
+
+    mono      [CLS] q [SEP] d [SEP]              segments 0 1      Nogueira & Cho 2019
+    duo       [CLS] q [SEP] di [SEP] dj [SEP]    segments 0 1 2    Nogueira et al. 2019
+    listwise  [CLS] q [SEP] d1 [SEP] ... dk [SEP]    segments 0 1 1 ...
+
+A separator belongs to the segment it ends. RoBERTa's kind writes two separators between two parts.
+
+One truncation rule: the query is cut to its budget, then each text from its end to what is left; a query is
+never cut further to make room for a long text. The query's budget is its limit (64 tokens for mono, 62 for
+duo), or an equal share of the room where a model has so few positions that the share is smaller. One text
+takes all the query leaves; two or more get equal shares of what the query's *budget* leaves, so that a text
+is cut alike whatever the query (at 512 positions: 223 tokens each for duo). Nothing is cut in silence: each
+function says in a `Truncation` what fell away.
+
+An empty text gives `[CLS] q [SEP] [SEP]`, an empty query `[CLS] [SEP] d [SEP]`; both are scored like any
+other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import chain
+from typing import Literal, get_args
+
+import numpy as np
+
+from tamis.columns import Array
+from tamis.errors import InputError
+from tamis.retrieve.postings import ranges
+
+COUNTED = 1 << 13  # tokens of a text that are counted: a longer one has at least so many
+Form = Literal["default", "no-positions", "no-segments", "swapped", "markers"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenised:
+    """Texts as tokens, laid end to end, without special tokens: text i is `ids[ends[i] : ends[i + 1]]`.
+
+    `lengths` says how many tokens each text has, of which only the first may be held here; counting stops at
+    `COUNTED`.
+
+    >>> texts = Tokenised.of([[7, 8, 9], [], [5]])
+    >>> texts.take([2, 0]).ids.tolist(), texts.lengths.tolist()
+    ([5, 7, 8, 9], [3, 0, 1])
+    """
+
+    ids: Array  # int32[tokens]
+    ends: Array  # int64[n + 1]
+    lengths: Array  # int64[n]
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]], *, limit: int = COUNTED) -> Tokenised:
+        """Texts given as lists of tokens, each cut to its first `limit`."""
+        lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
+        kept = [row[:limit] for row in rows] if lengths.max(initial=0) > limit else rows
+        ends = _ends(np.minimum(lengths, limit))
+        ids = np.fromiter(chain.from_iterable(kept), dtype=np.int32, count=int(ends[-1]))
+        return cls(ids, ends, np.minimum(lengths, COUNTED))
+
+    @classmethod
+    def join(cls, parts: Sequence[Tokenised]) -> Tokenised:
+        """The texts of several, one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        ids = np.concatenate([np.zeros(0, np.int32), *(part.ids for part in parts)])
+        lengths = np.concatenate([np.zeros(0, np.int64), *(part.lengths for part in parts)])
+        return cls(ids, _join_ends([part.ends for part in parts]), lengths)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def take(self, numbers: Sequence[int] | Array) -> Tokenised:
+        """Those texts, in that order."""
+        chosen = np.asarray(numbers, dtype=np.int64)
+        counts = np.diff(self.ends)[chosen]
+        return Tokenised(self.ids[ranges(self.ends[chosen], counts)], _ends(counts), self.lengths[chosen])
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Inputs of a model laid end to end, without padding: input i is `ids[ends[i] : ends[i + 1]]`. Positions
+    count from 0 within each input.
+
+    >>> inputs = Inputs(np.array([1, 7, 1, 8, 9]), np.array([0, 0, 0, 1, 1]), np.array([0, 2, 5]))
+    >>> swapped = inputs.take([1, 0])
+    >>> swapped.ids.tolist(), swapped.segments.tolist(), swapped.ends.tolist()
+    ([1, 8, 9, 1, 7], [0, 1, 1, 0, 0], [0, 3, 5])
+    """
+
+    ids: Array  # int32[tokens]
+    segments: Array  # uint8[tokens]
+    ends: Array  # int64[n + 1]
+
+    @classmethod
+    def join(cls, parts: Sequence[Inputs]) -> Inputs:
+        """The inputs of several, one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        ids = np.concatenate([np.zeros(0, np.int32), *(part.ids for part in parts)])
+        segments = np.concatenate([np.zeros(0, np.uint8), *(part.segments for part in parts)])
+        return cls(ids, segments, _join_ends([part.ends for part in parts]))
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    @property
+    def lengths(self) -> Array:
+        """How many tokens each input has."""
+        return np.diff(self.ends)
+
+    def take(self, numbers: Sequence[int] | Array) -> Inputs:
+        """Those inputs, in that order."""
+        chosen = np.asarray(numbers, dtype=np.int64)
+        counts = self.lengths[chosen]
+        at = ranges(self.ends[chosen], counts)
+        return Inputs(self.ids[at], self.segments[at], _ends(counts))
+
+
+@dataclass(frozen=True, slots=True)
+class Special:
+    """A tokenizer's special tokens, and the words that stand for them in the `markers` form."""
+
+    cls: int
+    sep: int
+    pad: int = 0
+    double_separator: bool = False  # between two parts, as RoBERTa has it: <s> q </s></s> d </s>
+    query_marker: tuple[int, ...] = ()  # "Query:"
+    document_marker: tuple[int, ...] = ()  # "Document:"
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """How many queries and texts were cut, and how many of their tokens fell away.
+
+    >>> one = Truncation(texts=2, texts_cut=1, text_tokens=600, text_tokens_lost=90)
+    >>> print(one + one)
+    2 of 4 texts cut, 180 of 1,200 tokens lost; no query cut
+    """
+
+    texts: int = 0
+    texts_cut: int = 0
+    text_tokens: int = 0
+    text_tokens_lost: int = 0
+    queries: int = 0
+    queries_cut: int = 0
+    query_tokens: int = 0
+    query_tokens_lost: int = 0
+    at_least: bool = False  # some text was too long to count all its tokens
+
+    def __add__(self, other: Truncation) -> Truncation:
+        names = [each.name for each in fields(self) if each.name != "at_least"]
+        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
+        return Truncation(**sums, at_least=self.at_least or other.at_least)
+
+    def __str__(self) -> str:
+        text = _report(
+            "text", self.texts_cut, self.texts, self.text_tokens_lost, self.text_tokens, self.at_least
+        )
+        query = _report(
+            "query", self.queries_cut, self.queries, self.query_tokens_lost, self.query_tokens, False
+        )
+        return f"{text}; {query}"
+
+
+def _report(what: str, cut: int, of: int, lost: int, tokens: int, at_least: bool) -> str:
+    if not cut:
+        return f"no {what} cut"
+    plural = {"text": "texts", "query": "queries"}[what]
+    few = "at least " if at_least else ""
+    return f"{cut:,} of {of:,} {plural} cut, {few}{lost:,} of {tokens:,} tokens lost"
+
+
+def mono(
+    query_ids: Sequence[int] | Array,
+    texts: Tokenised,
+    special: Special,
+    *,
+    query_limit: int = 64,
+    total_limit: int = 512,
+    form: Form = "default",
+    segment_types: int = 2,
+) -> tuple[Inputs, Truncation]:
+    """One input for each text. The forms are those of the template ablation: `swapped` is
+    `[CLS] d [SEP] q [SEP]`, `markers` is `[CLS] Query: q Document: d` with no separator (segments as in the
+    default), `no-positions` and `no-segments` have the default's inputs (see `ablated`). A model with fewer
+    than two `segment_types` gets segment 0 everywhere.
+
+    >>> inputs, truncation = mono([7], Tokenised.of([[8, 9], [5]]), Special(cls=1, sep=2))
+    >>> inputs.ids.tolist(), inputs.segments.tolist(), inputs.ends.tolist()
+    ([1, 7, 2, 8, 9, 2, 1, 7, 2, 5, 2], [0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1], [0, 6, 11])
+    """
+    if form not in get_args(Form):
+        raise InputError(f"no input form {form!r}", remedy=f"use one of {', '.join(get_args(Form))}")
+    marked = form == "markers"
+    between, end = ([], []) if marked else _separators(special)
+    opening, closing = (special.query_marker, special.document_marker) if marked else ((), ())
+    room = total_limit - 1 - len([*opening, *closing, *between, *end])
+    query = _first(query_ids, _query_budget(query_limit, room, 1))
+    parts: list[_Part]
+    if form == "swapped":
+        parts = [(0, [special.cls]), (0, None), (0, between), (1, [*query, *end])]
+    else:
+        parts = [(0, [special.cls, *opening, *query, *between]), (1, closing), (1, None), (1, end)]
+    budget = room - len(query)
+    inputs = _assemble(parts, texts, np.arange(len(texts))[:, None], budget, segment_types)
+    return inputs, _truncation(query_ids, query, texts, budget)
+
+
+def duo(
+    query_ids: Sequence[int] | Array,
+    texts: Tokenised,
+    pairs: Array,
+    special: Special,
+    *,
+    query_limit: int = 62,
+    text_limit: int = 223,
+    total_limit: int = 512,
+    segment_types: int = 3,
+) -> tuple[Inputs, Truncation]:
+    """One input for each row (i, j) of `pairs`, numbers of `texts`: is the first better than the second?
+
+    >>> inputs, truncation = duo([7], Tokenised.of([[8, 9], [5]]), np.array([[0, 1]]), Special(cls=1, sep=2))
+    >>> inputs.ids.tolist(), inputs.segments.tolist()
+    ([1, 7, 2, 8, 9, 2, 5, 2], [0, 0, 0, 1, 1, 1, 2, 2])
+    """
+    if segment_types < 3:
+        raise InputError(
+            f"duo needs three segment types where the model has {segment_types}",
+            remedy="use a model trained for pairs, or give this one a third segment",
+        )
+    return _several(query_ids, texts, pairs, special, query_limit, text_limit, total_limit, [1, 2])
+
+
+def listwise(
+    query_ids: Sequence[int] | Array,
+    texts: Tokenised,
+    groups: Array,
+    special: Special,
+    *,
+    query_limit: int = 62,
+    total_limit: int = 512,
+    segment_types: int = 2,
+) -> tuple[Inputs, Truncation]:
+    """One input for each row of `groups`, numbers of `texts`; all texts are in segment 1.
+
+    >>> texts = Tokenised.of([[8, 9], [5], [6]])
+    >>> inputs, truncation = listwise([7], texts, np.array([[2, 0, 1]]), Special(cls=1, sep=2))
+    >>> inputs.ids.tolist(), inputs.segments.tolist()
+    ([1, 7, 2, 6, 2, 8, 9, 2, 5, 2], [0, 0, 0, 1, 1, 1, 1, 1, 1, 1])
+    """
+    segments = [min(1, max(segment_types - 1, 0))] * groups.shape[1]
+    return _several(query_ids, texts, groups, special, query_limit, total_limit, total_limit, segments)
+
+
+def ablated(tensors: Mapping[str, Array], form: Form) -> dict[str, Array]:
+    """The weights for a form that leaves out position or segment embeddings: with the table set to zero. A
+    token's vector is the sum of its word, position and segment embeddings, so adding zeros is the same as not
+    adding them (a model trained in such a form must leave the table at zero).
+
+    >>> tensors = {"embeddings.position": np.ones((2, 3)), "embeddings.word": np.ones((5, 3))}
+    >>> ablated(tensors, "no-positions")["embeddings.position"].any()
+    np.False_
+    """
+    table = {"no-positions": "embeddings.position", "no-segments": "embeddings.segment"}.get(form)
+    zeros = {name: np.zeros_like(tensors[name]) for name in tensors if name == table}
+    return {**tensors, **zeros}
+
+
+_Part = tuple[int, Sequence[int] | None]  # a segment, and the tokens; None where the next text goes
+
+
+def _several(
+    query_ids: Sequence[int] | Array,
+    texts: Tokenised,
+    groups: Array,
+    special: Special,
+    query_limit: int,
+    text_limit: int,
+    total_limit: int,
+    segments: Sequence[int],
+) -> tuple[Inputs, Truncation]:
+    """A query and, for each row of `groups`, several texts with equal budgets."""
+    between, end = _separators(special)
+    count = len(segments)
+    room = total_limit - 1 - count * len(between) - len(end)
+    query_budget = _query_budget(query_limit, room, count)
+    budget = min(text_limit, (room - query_budget) // count)
+    query = _first(query_ids, query_budget)
+    parts: list[_Part] = [(0, [special.cls, *query, *between])]
+    for place, segment in enumerate(segments, start=1):
+        parts += [(segment, None), (segment, end if place == count else between)]
+    inputs = _assemble(parts, texts, groups, budget, max(segments) + 1)
+    return inputs, _truncation(query_ids, query, texts.take(np.unique(groups)), budget)
+
+
+def _separators(special: Special) -> tuple[list[int], list[int]]:
+    """What stands between two parts, and after the last."""
+    return [special.sep] * (1 + special.double_separator), [special.sep]
+
+
+def _query_budget(limit: int, room: int, texts: int) -> int:
+    """How many tokens a query may have beside so many texts, in the room that special tokens leave."""
+    if limit < 0 or room <= texts:
+        raise InputError(
+            f"no room for {texts} texts and a query" if texts > 1 else "no room for a text and a query",
+            remedy="raise the limit, or use a model with more positions",
+        )
+    return min(limit, room // (texts + 1))
+
+
+def _first(query_ids: Sequence[int] | Array, budget: int) -> list[int]:
+    query: list[int] = np.asarray(query_ids[:budget], dtype=np.int64).tolist()
+    return query
+
+
+def _assemble(
+    parts: Sequence[_Part], texts: Tokenised, groups: Array, budget: int, segment_types: int
+) -> Inputs:
+    """Every input is the same sequence of parts. All tokens lie in one array, the texts' and then the fixed
+    parts', so that the inputs are one gather from it."""
+    sources, place, column = [texts.ids], len(texts.ids), 0
+    starts = np.empty((len(groups), len(parts)), dtype=np.int64)
+    counts = np.empty_like(starts)
+    for number, (_, tokens) in enumerate(parts):
+        if tokens is None:
+            chosen = groups[:, column]
+            starts[:, number] = texts.ends[chosen]
+            counts[:, number] = np.minimum(np.diff(texts.ends)[chosen], budget)
+            column += 1
+        else:
+            starts[:, number], counts[:, number] = place, len(tokens)
+            sources.append(np.array(tokens, dtype=np.int32))
+            place += len(tokens)
+    ids = np.concatenate(sources)[ranges(starts.ravel(), counts.ravel())]
+    segments = np.array([segment for segment, _ in parts], dtype=np.uint8)
+    if segment_types < 2:
+        segments[:] = 0
+    ends = _ends(counts.sum(axis=1))
+    return Inputs(ids, np.repeat(np.tile(segments, len(groups)), counts.ravel()), ends)
+
+
+def _truncation(
+    query_ids: Sequence[int] | Array, query: Sequence[int], texts: Tokenised, budget: int
+) -> Truncation:
+    lost = texts.lengths - np.minimum(np.diff(texts.ends), budget)
+    return Truncation(
+        texts=len(texts),
+        texts_cut=int(np.count_nonzero(lost)),
+        text_tokens=int(texts.lengths.sum()),
+        text_tokens_lost=int(lost.sum()),
+        queries=1,
+        queries_cut=int(len(query) < len(query_ids)),
+        query_tokens=len(query_ids),
+        query_tokens_lost=len(query_ids) - len(query),
+        at_least=bool((texts.lengths >= COUNTED).any()),
+    )
+
+
+def _ends(counts: Array) -> Array:
+    ends = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=ends[1:])
+    return ends
+
+
+def _join_ends(ends: Sequence[Array]) -> Array:
+    return _ends(np.concatenate([np.zeros(0, np.int64), *map(np.diff, ends)]))

@@ -1,0 +1,166 @@
+"""Texts to tokens: a checkpoint's `tokenizer.json`, read by the `tokenizers` library.
+
+Texts are tokenised without special tokens, which the templates add, and a text that spells one out ("[SEP]")
+is read as the plain characters it consists of: no document can forge the end of an input. A document is
+tokenised as its `contents`, title and text with a line break between, as the index analyses it; WordPiece
+takes the line break for a space, byte-level BPE gives it a token of its own.
+
+The library works with threads of its own, as many as there are cores, or none with
+`TOKENIZERS_PARALLELISM=false`. A process that forks after they have run is told on stderr that they are
+switched off in the child; that is harmless, and setting the variable silences it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tamis.errors import InputError
+from tamis.models.templates import COUNTED, Special, Tokenised
+
+if TYPE_CHECKING:
+    import tokenizers
+
+_READ_FIRST = 8 * COUNTED  # characters of a long text: in English more than enough tokens to count
+_SPOILED = 128  # tokens at the end of what was read that a word cut in two can make different
+_NAMES = {"cls": ("[CLS]", "<s>"), "sep": ("[SEP]", "</s>"), "pad": ("[PAD]", "<pad>")}
+
+
+class Tokenizer:
+    """The tokenizer of a checkpoint folder.
+
+    >>> from tokenizers import Tokenizer as Library, models, pre_tokenizers
+    >>> words = models.WordPiece({"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "a": 3, "sie": 4, "##ve": 5})
+    >>> library = Library(words)
+    >>> library.pre_tokenizer = pre_tokenizers.Whitespace()
+    >>> library.save(str(getfixture("tmp_path") / "tokenizer.json"))
+    >>> tokenizer = Tokenizer(getfixture("tmp_path"))
+    >>> tokenizer.encode(["a sieve", ""]).ids.tolist(), tokenizer.special.sep
+    ([3, 4, 5], 2)
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self._library, content = _load(self.folder / "tokenizer.json")
+        pad = self._library.padding
+        self._library.no_truncation()
+        self._library.no_padding()
+        self._library.encode_special_tokens = True
+        self.special = _special(self._library, self.folder, pad)
+        self.fingerprint = _fingerprint(content)
+
+    @cached_property
+    def vocabulary(self) -> int:
+        """How many rows a table needs that has one for every token."""
+        return max(self._library.get_vocab(with_added_tokens=True).values()) + 1
+
+    def encode(self, texts: Sequence[str], *, limit: int = COUNTED) -> Tokenised:
+        """The first `limit` tokens of each text, and how many it has. Of a very long text no more is read
+        than it takes to count `COUNTED`, of which at most `limit` are kept. NUL and other control characters
+        are the tokenizer's affair; half a surrogate pair, which is no character, becomes U+FFFD."""
+        rows = self._rows([text[:_READ_FIRST] for text in texts] if _any_long(texts) else texts)
+        for number, text in enumerate(texts):
+            read = _READ_FIRST
+            while len(text) > read and len(rows[number]) < COUNTED + _SPOILED:
+                read *= 8
+                rows[number] = self._rows([text[:read]])[0]
+        return Tokenised.of(rows, limit=min(limit, COUNTED))
+
+    def _rows(self, texts: Sequence[str]) -> list[list[int]]:
+        try:
+            encodings = self._library.encode_batch_fast(texts, add_special_tokens=False)
+        except TypeError:  # a surrogate, or no text at all
+            whole = [_without_surrogates(text) for text in texts]
+            encodings = self._library.encode_batch_fast(whole, add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
+
+
+def _any_long(texts: Sequence[str]) -> bool:
+    if isinstance(texts, str):  # a string is a sequence of strings too
+        raise InputError("one text where several are wanted", remedy="give a list")
+    for number, text in enumerate(texts, start=1):
+        if not isinstance(text, str):
+            raise InputError(f"text {number:,} is {type(text).__name__}, not str", remedy="give a str")
+    return max(map(len, texts), default=0) > _READ_FIRST
+
+
+def _without_surrogates(text: str) -> str:
+    """Halves of surrogate pairs that stand together are joined, others replaced."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _load(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
+    from tokenizers import Tokenizer as Library
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        return Library.from_str(text), json.loads(text)
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(
+            f"{path.parent} has no tokenizer.json",
+            remedy="write it with transformers: AutoTokenizer.from_pretrained(MODEL).save_pretrained(FOLDER)",
+        ) from None
+    except OSError as error:
+        raise InputError(
+            f"cannot be read ({error.strerror})", remedy="check the permissions", path=path
+        ) from error
+    except Exception as error:  # the library raises nothing more precise
+        raise InputError(
+            f"is not a tokenizer ({error})", remedy="fetch the model again", path=path
+        ) from error
+
+
+def _fingerprint(content: dict[str, Any]) -> str:
+    """Of all that decides a text's tokens, and of nothing else: models that differ in padding or truncation
+    share the tokens kept beside an index."""
+    parts = [content.get(name) for name in ("normalizer", "pre_tokenizer", "model", "added_tokens")]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _special(library: tokenizers.Tokenizer, folder: Path, padding: dict[str, Any] | None) -> Special:
+    """The special tokens, from how the tokenizer itself joins two texts; where it does not, by name."""
+    named = _named(library, folder)
+    pad = padding["pad_id"] if padding else named.get("pad", 0)
+    pair = library.encode("a", "a")
+    shape = "".join("." if sequence is None else str(sequence) for sequence in pair.sequence_ids)
+    joined = re.fullmatch(r"\.0*(\.{1,2})1*\.", shape)
+    if joined:
+        cls, sep, double = pair.ids[0], pair.ids[-1], len(joined[1]) == 2
+    elif "cls" in named and "sep" in named:
+        cls, sep, double = named["cls"], named["sep"], False
+    else:
+        raise InputError(
+            f"the tokenizer in {folder} has no [CLS] and [SEP]", remedy="use the folder of a BERT-like model"
+        )
+
+    def marker(text: str) -> tuple[int, ...]:
+        return tuple(library.encode(text, add_special_tokens=False).ids)
+
+    return Special(cls, sep, pad, double, marker("Query:"), marker("Document:"))
+
+
+def _named(library: tokenizers.Tokenizer, folder: Path) -> dict[str, int]:
+    """The special tokens by the names that the folder's files give them, or by their usual names."""
+    files: dict[str, Any] = {}
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        path = folder / name
+        if path.is_file():
+            try:
+                files |= json.loads(path.read_text(encoding="utf-8"))
+            except (ValueError, TypeError) as error:  # TypeError: JSON, but no object
+                raise InputError("is not JSON", remedy="fetch the model again", path=path) from error
+    found = {}
+    for name, usual in _NAMES.items():
+        entry = files.get(f"{name}_token")
+        given = entry.get("content") if isinstance(entry, dict) else entry
+        for token in (given, *usual):
+            number = library.token_to_id(token) if isinstance(token, str) else None
+            if number is not None:
+                found[name] = number
+                break
+    return found

@@ -1,0 +1,95 @@
+"""H1: the pointwise reranker, monoBERT. Each candidate is read beside the query and scored by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from tamis.errors import InputError
+from tamis.expression import Call
+from tamis.infer.cross_encoder import CrossEncoder
+from tamis.infer.runtime import Device, Precision
+from tamis.models import templates
+from tamis.models.templates import Form, Truncation
+from tamis.rank.cache import ScoreCache
+from tamis.rank.reranker import Reranker, shown
+from tamis.ranking import Ranking, ScoreKind, best_first
+
+Shown = Literal["probability", "logit", "log-probability"]
+
+
+class Mono(Reranker):
+    """Sorts candidates by P(relevant | query, text), whatever scores they come with.
+
+    `model` is a bundled model, a folder or a name on the hub; `form` one of the papers' input templates;
+    `score` what the scores are shown as, which does not change the order. `cache` is a file in which scores
+    are kept for the next time.
+
+        >>> Mono("models/my-model", score="logit")
+        mono(model="models/my-model", score=logit)
+    """
+
+    def __init__(
+        self,
+        model: str = "mono",
+        score: Shown = "probability",
+        form: Form = "default",
+        precision: Precision = "auto",
+        query_limit: int = 64,
+        limit: int = 512,
+        *,
+        revision: str | None = None,
+        device: Device = "auto",
+        workers: int | None = None,
+        cache: str | Path | ScoreCache | None = None,
+    ) -> None:
+        if score not in ("probability", "logit", "log-probability"):
+            raise InputError(f"no score {score!r}", remedy="use probability, logit or log-probability")
+        encoder = CrossEncoder(
+            model, revision=revision, form=form, device=device, precision=precision, workers=workers
+        )
+        super().__init__(encoder, cache)
+        self.kind, self.query_limit, self.limit = ScoreKind(score), query_limit, limit
+
+    @property
+    def expression(self) -> Call:
+        encoder = self.encoder
+        return self._call(
+            "mono",
+            [
+                ("model", encoder.model, "mono"),
+                ("score", str(self.kind), "probability"),
+                ("form", encoder.form, "default"),
+                ("precision", encoder.precision, "auto"),
+                ("revision", encoder.revision, None),
+                ("query_limit", self.query_limit, 64),
+                ("limit", self.limit, 512),
+            ],
+        )
+
+    def inferences(self, candidates: int) -> int:
+        """How many inputs a query with so many candidates takes: k0."""
+        return candidates
+
+    def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
+        config, tokenizer = self.encoder.checkpoint.config, self.encoder.tokenizer
+        queries = tokenizer.encode([ranking.query.text for ranking in rankings])
+        inputs, truncation = [], Truncation()
+        for number, ranking in enumerate(rankings):
+            made, cut = templates.mono(
+                queries.take([number]).ids,
+                self._texts(ranking),
+                tokenizer.special,
+                query_limit=self.query_limit,
+                total_limit=min(self.limit, self.encoder.positions),
+                form=self.encoder.form,
+                segment_types=config.segments,
+            )
+            inputs.append(made)
+            truncation += cut
+        found = self._margins(rankings, inputs, truncation)
+        return [
+            ranking.reordered(best_first(margins, ranking.ids), shown(margins, self.kind), self.kind)
+            for ranking, margins in zip(rankings, found, strict=True)
+        ]

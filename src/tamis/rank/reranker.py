@@ -1,0 +1,171 @@
+"""What pointwise and pairwise rerankers share: the model, the cache, the tally, and the ranking of candidates
+that come from elsewhere."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tamis.columns import Array
+from tamis.documents import Document, Query
+from tamis.errors import InputError
+from tamis.expression import Call, Value
+from tamis.infer.cross_encoder import CrossEncoder, Tally
+from tamis.infer.tokens import texts_of
+from tamis.models.templates import Inputs, Tokenised, Truncation
+from tamis.rank.cache import ScoreCache, cached, pair_keys, prefix
+from tamis.ranking import Ranking, ScoreKind
+from tamis.stage import Stage
+
+Candidate = str | Mapping[str, Any] | Document
+_TEXT, _ID = ("text", "contents", "content", "passage", "body"), ("id", "_id", "docid", "doc_id")
+
+
+class Ranked(NamedTuple):
+    """A candidate in its place: `position` is where it stood in the caller's list, `item` the caller's own
+    object, untouched."""
+
+    rank: int
+    id: str
+    score: float
+    text: str
+    position: int
+    item: Candidate
+
+
+class Reranker(Stage):
+    """A stage that reads its candidates' texts with a cross-encoder."""
+
+    queries_at_once = 8
+
+    def __init__(self, encoder: CrossEncoder, cache: str | Path | ScoreCache | None = None) -> None:
+        self.encoder = encoder
+        self.cache = ScoreCache(cache) if isinstance(cache, str | Path) else cache
+        self.tally = Tally()
+        self._tally_lock = threading.Lock()
+
+    @property
+    def resources(self) -> str:
+        return self.encoder.fingerprint
+
+    def prepare(self) -> None:
+        """Load the model and the tokenizer."""
+        _ = self.encoder.tokenizer, self.encoder.engine
+
+    @property
+    def description(self) -> str:
+        """The runtime, the device and the precision."""
+        return self.encoder.description
+
+    @abstractmethod
+    def inferences(self, candidates: int) -> int:
+        """How many inputs a query with so many candidates takes."""
+
+    def rank(self, query: str, candidates: Sequence[Candidate], top_k: int | None = None) -> list[Ranked]:
+        """Rank candidates from elsewhere: texts, dictionaries with a `text` (and perhaps `id`, `title`), or
+        documents. Nothing of the caller's is changed; candidates that tie keep their order."""
+        if isinstance(candidates, str | Mapping):
+            raise InputError("one candidate where several are wanted", remedy="give a list")
+        if top_k is not None and top_k < 0:
+            raise InputError(f"cannot keep {top_k} candidates", remedy="use a top_k of 0 or more")
+        documents = [_document(item, place) for place, item in enumerate(candidates)]
+        places = [f"{place:012d}" for place in range(len(documents))]  # ids that sort as positions do
+        own = _Own(dict(zip(places, documents, strict=True)))
+        given = Ranking(Query("", query), tuple(places), -np.arange(len(places), dtype=np.float64), texts=own)
+        ranked = []
+        for hit in self.apply([given])[0].head(len(places) if top_k is None else top_k):
+            place = int(hit.id)
+            document = documents[place]
+            ranked.append(Ranked(hit.rank, document.id, hit.score, document.text, place, candidates[place]))
+        return ranked
+
+    def _texts(self, ranking: Ranking) -> Tokenised:
+        return texts_of(ranking, self.encoder.tokenizer)
+
+    def _margins(
+        self, rankings: Sequence[Ranking], inputs: Sequence[Inputs], truncation: Truncation
+    ) -> list[Array]:
+        """The margins of several queries' inputs, scored together."""
+        together = Inputs.join(inputs)
+        scored = len(together)
+        if self.cache is None:
+            margins = self.encoder.margins(together)
+        else:
+            keys = [key for each in zip(rankings, inputs, strict=True) for key in self._keys(*each)]
+            scored = 0
+
+            def score(missing: Array) -> Array:
+                nonlocal scored
+                scored = len(missing)
+                return self.encoder.margins(together.take(missing))
+
+            margins = cached(self.cache, keys, score)
+        with self._tally_lock:
+            self.tally += Tally(scored, len(together) - scored, truncation)
+        return np.split(margins, np.cumsum([len(each) for each in inputs])[:-1])
+
+    def _keys(self, ranking: Ranking, inputs: Inputs) -> list[bytes]:
+        """By what the model reads, tokens and segments: whatever changes a score changes one of these, or the
+        model's fingerprint."""
+        own = prefix(self.encoder.fingerprint, type(self).__name__, "")
+        ends = inputs.ends.tolist()
+        read = [
+            inputs.ids[start:stop].tobytes() + inputs.segments[start:stop].tobytes()
+            for start, stop in itertools.pairwise(ends)
+        ]
+        return pair_keys(own, ranking.query.text, read)
+
+    def _call(self, name: str, options: Sequence[tuple[str, Value, Value]]) -> Call:
+        """The stage in the pipeline language: options that differ from their defaults."""
+        given = tuple((key, value) for key, value, default in options if value != default)
+        return Call(name, (), given)
+
+
+class _Own:
+    """The caller's candidates as a source of texts."""
+
+    def __init__(self, documents: Mapping[str, Document]) -> None:
+        self._documents = documents
+
+    def document(self, identity: str) -> Document:
+        return self._documents[identity]
+
+
+def _document(item: Candidate, place: int) -> Document:
+    if isinstance(item, Document):
+        return item
+    if isinstance(item, str):
+        return Document(str(place), item)
+    if not isinstance(item, Mapping):
+        raise InputError(
+            f"candidate {place} is {type(item).__name__}",
+            remedy="give a str, a dict with a text, or a Document",
+        )
+    text = next((item[name] for name in _TEXT if name in item), None)
+    if not isinstance(text, str):
+        raise InputError(f"candidate {place} has no text", remedy="give it a 'text' that is a str")
+    identity = next((item[name] for name in _ID if name in item), place)
+    title = item.get("title")
+    return Document(str(identity), text, title if isinstance(title, str) else "")
+
+
+def shown(margins: Array, kind: ScoreKind) -> Array:
+    """Margins as what a caller asked to see; all three forms are in the same order.
+
+    >>> [shown(np.array([0.0]), kind).tolist() for kind in (ScoreKind.PROBABILITY, ScoreKind.LOGIT)]
+    [[0.5], [0.0]]
+    """
+    from tamis.rank.aggregate import probability
+
+    exact = margins.astype(np.float64)
+    if kind == ScoreKind.PROBABILITY:
+        return probability(exact)
+    if kind == ScoreKind.LOG_PROBABILITY:
+        return -np.logaddexp(0.0, -exact)
+    return exact

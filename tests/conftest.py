@@ -1,0 +1,137 @@
+"""Tiny random models, complete as Hugging Face folders, so that tests need no network and no torch."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from functools import cache
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tamis
+
+DEMO_CORPUS = Path(tamis.__file__).parent / "demo_data" / "corpus.jsonl.gz"
+VOCABULARY = 400
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint() -> Callable[..., Path]:
+    """The function that writes one: see `write_tiny_checkpoint`."""
+    return write_tiny_checkpoint
+
+
+def write_tiny_checkpoint(
+    folder: Path,
+    family: str = "bert",
+    labels: int = 1,
+    segments: int | None = None,
+    layers: int = 2,
+    hidden: int = 32,
+    heads: int = 4,
+    positions: int = 512,
+    embedding: int = 16,
+    seed: int = 0,
+) -> Path:
+    """Write config.json, model.safetensors and tokenizer.json; the weights are so large that different
+    inputs get clearly different scores. `segments` is 2, or 1 for RoBERTa, unless told; `positions` is how
+    long an input may be; `embedding` counts for ELECTRA and ALBERT only."""
+    from tamis.models.config import parse_config
+    from tamis.models.names import hugging_face_names, shapes
+    from tamis.models.weights import write_tensors
+
+    folder.mkdir(parents=True, exist_ok=True)
+    if segments is None:
+        segments = 1 if family == "roberta" else 2
+    raw = _raw_config(family, labels, segments, layers, hidden, heads, positions, embedding)
+    config = parse_config(raw, folder / "config.json")
+    (folder / "config.json").write_text(json.dumps(raw))
+    (folder / "tokenizer.json").write_text(_byte_pairs() if family == "roberta" else _word_pieces())
+    generator = np.random.default_rng(seed)
+    names = hugging_face_names(config)
+    tensors = {}
+    for name, shape in shapes(config).items():
+        values = generator.normal(0.0, 0.2, shape).astype(np.float32)
+        tensors[names[name]] = values + 1 if name.endswith("norm.weight") else values
+    write_tensors(folder / "model.safetensors", tensors)
+    return folder
+
+
+def _raw_config(
+    family: str,
+    labels: int,
+    segments: int,
+    layers: int,
+    hidden: int,
+    heads: int,
+    positions: int,
+    embedding: int,
+) -> dict[str, object]:
+    shared: dict[str, object] = {
+        "model_type": family,
+        "vocab_size": VOCABULARY,
+        "max_position_embeddings": positions,
+        "pad_token_id": 0,
+        "id2label": {str(label): f"LABEL_{label}" for label in range(labels)},
+    }
+    if family == "distilbert":
+        sizes = {"dim": hidden, "n_layers": layers, "n_heads": heads, "hidden_dim": 4 * hidden}
+        return shared | sizes | {"activation": "gelu"}
+    shared |= {
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "intermediate_size": 4 * hidden,
+        "type_vocab_size": segments,
+        "hidden_act": "gelu_new" if family == "albert" else "gelu",
+        "layer_norm_eps": 1e-12,
+    }
+    if family == "roberta":
+        shared |= {"pad_token_id": 1, "max_position_embeddings": positions + 2}
+    if family in ("electra", "albert"):
+        shared["embedding_size"] = embedding
+    return shared
+
+
+def _texts() -> list[str]:
+    with gzip.open(DEMO_CORPUS, "rt", encoding="utf-8") as lines:
+        return [json.loads(line)["text"] for line in islice(lines, 200)]
+
+
+@cache
+def _word_pieces() -> str:
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=VOCABULARY, special_tokens=special, limit_alphabet=60, show_progress=False
+    )
+    tokenizer.train_from_iterator(_texts(), trainer)
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return tokenizer.to_str()
+
+
+@cache
+def _byte_pairs() -> str:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_texts(), trainer)
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    return tokenizer.to_str()
