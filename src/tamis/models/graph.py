@@ -6,13 +6,17 @@ reads nothing else: exact, and it saves ten twelfths of that layer.
 
 int8: weights have one scale an output channel, activations one scale a token, found while running. The more
 usual single scale for a whole batch makes a score depend on the other texts in its batch, and is coarser.
-Products of small integers add up exactly, so the int8 scores do not depend on the batch in a single bit.
+Products of small integers add up exactly, so the int8 scores do not depend on the batch in a single bit. Two
+things keep the rounding of activations small. What comes out of a norm has a few channels that are far larger
+than the others: they are divided by a factor that the weights are multiplied by (SmoothQuant, Xiao et al.
+2023; here from the norm's own weights, without calibration texts). And what comes out of the activation is
+hardly ever negative, so its zero lies near the end of the scale.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import onnx
@@ -26,9 +30,10 @@ Precision = Literal["fp32", "int8"]
 OPSET = 21
 #: onnxruntime's own operators: attention in one piece, and integer products scaled on the way out.
 _EXTENSIONS = "com.microsoft"
-_MIDDLE = (
-    128  # activations are unsigned around this zero: the processors' fast products want one side unsigned
-)
+#: Activations are unsigned around a zero: processors' fast products want one side unsigned.
+_MIDDLE = 128
+_NEAR_END = 16  # the zero of what hardly goes below zero
+_LOWEST = {"gelu": 0.17005, "gelu_tanh": 0.17005, "relu": 0.0}  # how far below zero an activation goes
 
 
 def build_graph(config: EncoderConfig, tensors: Mapping[str, Array], precision: Precision) -> onnx.ModelProto:
@@ -79,8 +84,9 @@ class _Writer:
     def rows(self, table: str, places: str) -> str:
         return self.node("Gather", self.weight(table), places)
 
-    def operand(self, x: str) -> Any:
-        """A matrix [rows, width] made ready for products; used for several products, made once."""
+    def operand(self, x: str, norm: str = "", activation: str = "") -> Any:
+        """A matrix [rows, width] made ready for products; used for several products, made once. `norm` or
+        `activation` is what it comes out of."""
         return x
 
     def linear(self, x: Any, name: str) -> str:
@@ -109,27 +115,58 @@ class _Quantised(_Writer):
         scale = self.node("Gather", self.constant(f"{table}.scale", scales[:, None]), places)
         return self.node("Mul", self.node("Cast", small, to=TensorProto.FLOAT), scale)
 
-    def operand(self, x: str) -> tuple[str, str]:
-        largest = self.node("ReduceMax", self.node("Abs", x), self.numbers(1), keepdims=0)
-        floor = self.constant("floor", np.float32(1e-20))  # a row of zeros must not divide by zero
-        scale = self.node("Mul", self.node("Max", largest, floor), self.constant("step", np.float32(1 / 127)))
-        zeros = self.node("Expand", self.constant("middle", np.uint8(_MIDDLE)), self.node("Shape", scale))
+    def operand(self, x: str, norm: str = "", activation: str = "") -> _Operand:
+        factors = None
+        if activation:
+            zero, steps, least = _NEAR_END, 255 - _NEAR_END, _LOWEST[activation] / _NEAR_END
+            largest = self.node("ReduceMax", x, self.numbers(1), keepdims=0)
+        else:
+            zero, steps, least = _MIDDLE, 127, 1e-20  # a row of zeros must not divide by zero
+            if norm:
+                factors = channel_factors(self.tensors[f"{norm}.weight"], self.tensors[f"{norm}.bias"])
+                x = self.node("Mul", x, self.constant(f"{norm}.smooth", 1 / factors))
+            largest = self.node("ReduceMax", self.node("Abs", x), self.numbers(1), keepdims=0)
+        step = self.node("Mul", largest, self.constant(f"step_{steps}", np.float32(1 / steps)))
+        scale = self.node("Max", step, self.constant(f"least_{least:.3g}", np.float32(max(least, 1e-20))))
+        middle = self.constant(f"zero_{zero}", np.uint8(zero))
+        zeros = self.node("Expand", middle, self.node("Shape", scale))
         quantised = self.node("QuantizeLinear", x, scale, zeros, axis=0)
-        return quantised, self.node("Unsqueeze", scale, self.numbers(1))
+        return _Operand(quantised, self.node("Unsqueeze", scale, self.numbers(1)), middle, factors)
 
     def linear(self, x: Any, name: str) -> str:
-        quantised, scale = x
-        weights, scales = per_row(np.asarray(self.tensors[f"{name}.weight"], np.float32))
+        weights = np.asarray(self.tensors[f"{name}.weight"], np.float32)
+        quantised, scales = per_row(weights if x.factors is None else weights * x.factors)
         product = self.node(
             "MatMulIntegerToFloat",
-            quantised,
-            self.constant(f"{name}.weight", weights.T),
+            x.quantised,
+            self.constant(f"{name}.weight", quantised.T),
             self.constant("one", np.float32(1)),
             self.constant(f"{name}.scale", scales),
-            self.constant("middle", np.uint8(_MIDDLE)),
+            x.zero,
             domain=_EXTENSIONS,
         )
-        return self.node("Add", self.node("Mul", product, scale), self.weight(f"{name}.bias"))
+        return self.node("Add", self.node("Mul", product, x.scale), self.weight(f"{name}.bias"))
+
+
+class _Operand(NamedTuple):
+    """A quantised matrix: its rows' scales, its zero, and what its channels were divided by."""
+
+    quantised: str
+    scale: str
+    zero: str
+    factors: Array | None
+
+
+def channel_factors(scale: Array, bias: Array) -> Array:
+    """How large each channel that leaves a norm is beside the usual one, as a square root: half of the
+    difference is left to the activations, half goes to the weights.
+
+    >>> channel_factors(np.array([1.0, 1.0, 3.5]), np.array([0.0, 0.0, 0.5])).tolist()
+    [1.0, 1.0, 2.0]
+    """
+    size = np.abs(scale) + np.abs(bias)
+    usual = max(float(np.median(size)), 1e-12)
+    return np.asarray(np.sqrt(np.maximum(size / usual, 1e-3)), dtype=np.float32)
 
 
 def per_row(matrix: Array) -> tuple[Array, Array]:
@@ -151,22 +188,25 @@ def _encoder(g: _Writer, config: EncoderConfig) -> str:
     sequences = g.node("Concat", batch, g.numbers(-1), hidden, axis=0)  # [batch, length, hidden]
 
     x = g.node("Reshape", _embeddings(g, config, g.node("Gather", shape, g.numbers(1))), flat)
+    norm = "" if config.projected else "embeddings.norm"
     for number in range(config.layers):
         layer = f"layers.{config.group(number)}"
-        whole = g.operand(x)
+        whole = g.operand(x, norm=norm)
         key, value = (g.linear(whole, f"{layer}.attention.{which}") for which in ("key", "value"))
         if number == config.layers - 1:
             place = g.constant("first", np.int64(0))
             x = g.node("Reshape", g.node("Gather", g.node("Reshape", x, sequences), place, axis=1), flat)
-            whole = g.operand(x)
+            whole = g.operand(x, norm=norm)
         query = g.linear(whole, f"{layer}.attention.query")
         parts = [g.node("Reshape", part, sequences) for part in (query, key, value)]
         seen = g.node("MultiHeadAttention", *parts, domain=_EXTENSIONS, num_heads=config.heads)
         seen = g.linear(g.operand(g.node("Reshape", seen, flat)), f"{layer}.attention.output")
-        x = g.norm(g.node("Add", seen, x), f"{layer}.attention.norm", config.norm_epsilon)
-        up = g.activation(g.linear(g.operand(x), f"{layer}.feed_forward.up"), config.activation)
-        down = g.linear(g.operand(up), f"{layer}.feed_forward.down")
-        x = g.norm(g.node("Add", down, x), f"{layer}.feed_forward.norm", config.norm_epsilon)
+        norm = f"{layer}.attention.norm"
+        x = g.norm(g.node("Add", seen, x), norm, config.norm_epsilon)
+        up = g.linear(g.operand(x, norm=norm), f"{layer}.feed_forward.up")
+        up = g.operand(g.activation(up, config.activation), activation=config.activation)
+        norm = f"{layer}.feed_forward.norm"
+        x = g.norm(g.node("Add", g.linear(up, f"{layer}.feed_forward.down"), x), norm, config.norm_epsilon)
     # a product of one row takes another way through the library and rounds otherwise: never one row
     x = g.node("Concat", x, x, axis=0)
     dense = g.activation(_Writer.linear(g, x, "head.dense"), config.head_activation)
@@ -182,6 +222,4 @@ def _embeddings(g: _Writer, config: EncoderConfig, length: str) -> str:
     if config.segments:
         x = g.node("Add", x, g.rows("embeddings.segment", "segments"))
     x = g.norm(x, "embeddings.norm", config.norm_epsilon)
-    if "embeddings.project.weight" not in g.tensors:
-        return x
-    return _Writer.linear(g, x, "embeddings.project")
+    return _Writer.linear(g, x, "embeddings.project") if config.projected else x
