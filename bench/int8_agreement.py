@@ -2,8 +2,8 @@
 
     python bench/int8_agreement.py MODEL --data DIR [--run run.bm25.txt]
 
-DIR is a collection in the BEIR layout (corpus.jsonl, queries.jsonl) with qrels.txt and a TREC run. Reported are
-Kendall's tau between the two orders, a query's mean and least, and nDCG@10 of both.
+DIR is a collection in the BEIR layout (corpus.jsonl, queries.jsonl) with qrels.txt and a TREC run. Reported
+are Kendall's tau between the two orders, a query's mean and least, and nDCG@10 of both.
 """
 
 from __future__ import annotations

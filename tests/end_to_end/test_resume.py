@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -204,3 +205,33 @@ def test_a_pipe_has_no_journal(folder: Path, tmp_path: Path, capsys: pytest.Capt
     assert "/dev/null is not a file: leave out --resume: a pipe has no journal" in capsys.readouterr().err
     assert main(arguments(folder, tmp_path, queries="few")) == 2
     assert "is a folder: give the name of a file" in capsys.readouterr().err
+
+
+@needs_sigkill
+@pytest.mark.parametrize("cached", [False, True])
+def test_killed_while_models_work(
+    folder: Path, tmp_path: Path, tiny_checkpoint: Callable[..., Path], cached: bool
+) -> None:
+    """Scores do not depend on what shares a batch, so not on where the run was interrupted, nor on what a
+    cache kept of the batch that was lost."""
+    mono, duo = tiny_checkpoint(tmp_path / "mono"), tiny_checkpoint(tmp_path / "duo", segments=3, seed=1)
+    pipeline = f'bm25 % 30 >> mono(model="{mono}") % 5 >> duo(model="{duo}")'
+    (tmp_path / "some.tsv").write_text("".join((folder / "queries.tsv").open().readlines()[:24]))
+    command = ["run", str(folder / "idx"), str(tmp_path / "some.tsv"), "-p", pipeline]
+    assert main([*command, "-o", str(tmp_path / "whole.run")]) == 0
+    if cached:
+        command += ["--cache", str(tmp_path / "scores.db")]
+    run, journal = tmp_path / "a.run", tmp_path / "a.run.journal"
+    rng, size, kills = random.Random(3), 0, 0
+    while not run.exists():
+        process = start(*command, "-o", str(run), *(["--resume"] if journal.exists() else []))
+        if kills < 2:
+            wait_until_larger(journal, size, process)
+            time.sleep(rng.uniform(0, 0.05))
+            process.kill()
+        _, complaint = process.communicate(timeout=120)
+        assert process.returncode in (0, -signal.SIGKILL), complaint
+        kills += 1
+        size = journal.stat().st_size if journal.exists() else 0
+    assert kills > 1, "the process is always faster than we are"
+    assert run.read_bytes() == (tmp_path / "whole.run").read_bytes()
