@@ -74,7 +74,7 @@ class Tokenised:
     def take(self, numbers: Sequence[int] | Array) -> Tokenised:
         """Those texts, in that order."""
         chosen = np.asarray(numbers, dtype=np.int64)
-        counts = np.diff(self.ends)[chosen]
+        counts = self.ends[chosen + 1] - self.ends[chosen]
         return Tokenised(self.ids[ranges(self.ends[chosen], counts)], _ends(counts), self.lengths[chosen])
 
 
@@ -113,7 +113,7 @@ class Inputs:
     def take(self, numbers: Sequence[int] | Array) -> Inputs:
         """Those inputs, in that order."""
         chosen = np.asarray(numbers, dtype=np.int64)
-        counts = self.lengths[chosen]
+        counts = self.ends[chosen + 1] - self.ends[chosen]
         at = ranges(self.ends[chosen], counts)
         return Inputs(self.ids[at], self.segments[at], _ends(counts))
 
@@ -327,7 +327,7 @@ def _assemble(
         if tokens is None:
             chosen = groups[:, column]
             starts[:, number] = texts.ends[chosen]
-            counts[:, number] = np.minimum(np.diff(texts.ends)[chosen], budget)
+            counts[:, number] = np.minimum(texts.ends[chosen + 1] - texts.ends[chosen], budget)
             column += 1
         else:
             starts[:, number], counts[:, number] = place, len(tokens)
