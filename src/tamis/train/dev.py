@@ -1,0 +1,144 @@
+"""A dev run, reranked now and then while a model is trained, by the model as it is then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tamis.columns import Array
+from tamis.errors import InputError
+from tamis.evaluate.measures import evaluate, parse_measures
+from tamis.formats import Qrels, read_corpus, read_qrels, read_queries
+from tamis.infer.engine import Backend, Engine
+from tamis.infer.tokens import texts_of
+from tamis.models import templates
+from tamis.models.config import EncoderConfig
+from tamis.models.templates import Inputs
+from tamis.models.tokenizer import Tokenizer
+from tamis.rank.aggregate import aggregate, opponents, order, probability
+from tamis.rank.given import Corpus, Documents
+from tamis.ranking import Ranking, Run, ScoreKind
+from tamis.retrieve.index import Index
+from tamis.train.batch import QUERY_LIMIT
+from tamis.train.recipe import Dev, Limits
+
+K1 = 20  # candidates that duo settles: 380 inferences a query
+
+
+@dataclass(frozen=True, slots=True)
+class DevRun:
+    """Candidates to be reranked, tokenised once."""
+
+    rankings: Sequence[Ranking]
+    inputs: Inputs
+    ends: Array  # int64[rankings + 1]: whose inputs are whose
+    pairs: Sequence[Array] | None  # for duo: which two candidates are in each input
+    qrels: Qrels
+    measure: str
+
+    def score(self, backend: Backend) -> float:
+        """The measure of the candidates in the model's order."""
+        margins = Engine(backend).margins(self.inputs)
+        parts = np.split(margins, self.ends[1:-1])
+        pairs: Sequence[Array | None] = self.pairs or [None] * len(parts)
+        ranked = map(_reranked, self.rankings, parts, pairs)
+        run = {ranking.query.id: ranking for ranking in ranked}
+        (value,) = evaluate(self.qrels, run, [self.measure]).mean.values()
+        return value
+
+    def first(self) -> float:
+        """The measure of the candidates as they came."""
+        run = {ranking.query.id: ranking for ranking in self.rankings}
+        (value,) = evaluate(self.qrels, run, [self.measure]).mean.values()
+        return value
+
+
+def _reranked(ranking: Ranking, margins: Array, pairs: Array | None) -> Ranking:
+    if pairs is None:
+        return ranking.rescored(margins, ScoreKind.LOGIT)
+    settled, p = min(len(ranking), K1), probability(margins)
+    below = np.arange(settled, len(ranking))
+    return ranking.reordered(
+        np.concatenate([order(p, pairs, settled, "sum"), below]),
+        np.concatenate([aggregate(p, pairs, settled, "sum"), -1.0 - np.arange(len(below))]),
+        ScoreKind.COMBINED,
+    )
+
+
+def open_dev(dev: Dev, tokenizer: Tokenizer, config: EncoderConfig, limits: Limits, *, pairs: bool) -> DevRun:
+    """Read a recipe's dev run and make the model's inputs of it. Queries without a judgment are left out."""
+    parse_measures([dev.measure])  # before hours are spent on what cannot be measured
+    judgments = read_qrels(dev.qrels)
+    queries = [query for query in read_queries(dev.queries) if query.id in judgments]
+    qrels = {query.id: judgments[query.id] for query in queries}  # they may be of more queries than these
+    run = Run.read(dev.run, queries=queries)
+    judged = [run[query.id].head(dev.depth) for query in queries if query.id in run]
+    if not judged:
+        raise InputError(
+            f"{dev.run} answers none of the judged queries of {dev.queries}",
+            remedy="check that their query ids are alike",
+        )
+    texts = _texts(judged, dev)
+    rankings = [Ranking(each.query, each.ids, each.scores, each.kind, texts) for each in judged if len(each)]
+    return _prepared(rankings, qrels, dev.measure, tokenizer, config, limits, pairs)
+
+
+def _texts(rankings: Sequence[Ranking], dev: Dev) -> Corpus:
+    wanted = list(dict.fromkeys(identity for ranking in rankings for identity in ranking.ids))
+    texts: Index | Documents
+    if len(dev.corpus) == 1 and (Path(dev.corpus[0]) / "manifest.json").is_file():
+        texts = Index.open(dev.corpus[0])
+        unknown = texts.missing(wanted)
+    else:
+        texts = Documents(read_corpus(*dev.corpus), only=wanted)
+        unknown = [identity for identity in wanted if identity not in texts]
+    if unknown:
+        raise InputError(
+            f"{' '.join(dev.corpus)} has no text for {len(unknown):,} documents of {dev.run} ({unknown[0]})",
+            remedy="give the corpus that the run was made from",
+        )
+    return texts
+
+
+def _prepared(
+    rankings: Sequence[Ranking],
+    qrels: Qrels,
+    measure: str,
+    tokenizer: Tokenizer,
+    config: EncoderConfig,
+    limits: Limits,
+    in_pairs: bool,
+) -> DevRun:
+    queries = tokenizer.encode([ranking.query.text for ranking in rankings])
+    total = min(limits.total, config.max_length)
+    inputs, pairs = [], []
+    for number, ranking in enumerate(rankings):
+        query = queries.take([number]).ids
+        if in_pairs:
+            best = ranking.head(K1)
+            pairs.append(opponents(len(best), "sum"))
+            made, _ = templates.duo(
+                query,
+                texts_of(best, tokenizer),
+                pairs[-1],
+                tokenizer.special,
+                query_limit=limits.query or QUERY_LIMIT["duo"],
+                total_limit=total,
+                segment_types=config.segments,
+            )
+        else:
+            made, _ = templates.mono(
+                query,
+                texts_of(ranking, tokenizer),
+                tokenizer.special,
+                query_limit=limits.query or QUERY_LIMIT["mono"],
+                total_limit=total,
+                segment_types=config.segments,
+            )
+        inputs.append(made)
+    ends = np.cumsum([0, *map(len, inputs)])
+    joined = Inputs.join(inputs)
+    return DevRun(rankings, joined, ends, pairs if in_pairs else None, qrels, measure)

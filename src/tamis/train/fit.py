@@ -1,0 +1,355 @@
+"""The training loop: AdamW, its schedule, batches made ahead, a log, a dev measure, and a state on disk.
+
+What is trained is a `Task`: a module whose forward takes a batch and gives its loss. All that a step draws at
+random depends on the seed, the step and the process, so that a run that goes on from its state does what it
+would have done: on a processor bit for bit.
+
+Several processes, one a device, are started by `torchrun`, which tells each its rank in the environment. Each
+takes its share of every batch, torch's DistributedDataParallel averages the gradients, and the first writes.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import xxhash
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+
+from tamis.errors import InputError, TamisError
+from tamis.files import storage_errors
+from tamis.train.processes import Processes
+from tamis.train.recipe import Optimiser, Run
+from tamis.train.state import Log, State, has_state, load_state, save_state
+
+Progress = Callable[[Mapping[str, Any]], object]
+_AHEAD = 2  # steps whose batches are made while the device works
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A batch, or what fits the device of one."""
+
+    batch: Any
+    pairs: int  # how many inputs it has
+    share: float = 1.0  # how much of the step's loss it is
+    names: Callable[[], str] = str  # whose it is, for an error
+
+
+class Task(Protocol):
+    """What is trained, on what, for what."""
+
+    @property
+    def module(self) -> nn.Module:
+        """Its forward takes a batch and gives the loss."""
+        ...
+
+    @property
+    def identity(self) -> str:
+        """Changes with whatever changes the training."""
+        ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def autocast(self) -> torch.dtype | None:
+        """The type of matrix products where it is not that of the weights."""
+        ...
+
+    def parts(self, step: int, rank: int, world: int) -> Sequence[Part]:
+        """The share that process `rank` of `world` has of step `step`; called in a thread."""
+        ...
+
+    def save(self, folder: Path) -> None: ...
+
+    def evaluate(self) -> float:
+        """The dev measure: the larger the better."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of it."""
+
+    model: Path  # the best weights by the dev measure, or without one the last
+    steps: int
+    loss: float | None  # of the log's last line; None where nothing was left to do
+    best: float | None  # of the dev measure
+    best_step: int | None
+    seconds: float  # since it began, or went on
+
+
+def learning_rate(step: int, optimiser: Optimiser) -> float:
+    """The rate of step 0, 1, ... before which so many have been done: up to the peak over the warm-up, then
+    linearly towards 0, which the step after the last would have. (step + 1: a rate of 0 teaches nothing.)
+
+    >>> plan = Optimiser(learning_rate=1.0, warm_up=2, steps=6)
+    >>> [learning_rate(step, plan) for step in range(6)]
+    [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
+    """
+    steps = total_steps(optimiser)
+    warm_up = warm_up_steps(optimiser)
+    if step < warm_up:
+        return optimiser.learning_rate * (step + 1) / warm_up
+    if optimiser.schedule == "constant":
+        return optimiser.learning_rate
+    return optimiser.learning_rate * max(steps - step, 0) / (steps - warm_up)
+
+
+def warm_up_steps(optimiser: Optimiser) -> int:
+    """
+    >>> warm_up_steps(Optimiser(warm_up=0.06, steps=1000)), warm_up_steps(Optimiser(warm_up=50, steps=1000))
+    (60, 50)
+    """
+    if optimiser.warm_up < 1:
+        return round(optimiser.warm_up * total_steps(optimiser))
+    return int(optimiser.warm_up)
+
+
+def total_steps(optimiser: Optimiser) -> int:
+    if optimiser.steps is None:
+        raise TamisError("epochs without data", remedy="say how many steps they are (`with_steps`)")
+    return optimiser.steps
+
+
+def parameter_groups(module: nn.Module, optimiser: Optimiser) -> list[dict[str, Any]]:
+    """Parameters by their decay and rate. What adds or scales (biases, norms) does not decay: it has no
+    matrix whose size could be traded between layers. `scale` is the rate as a multiple of the schedule's.
+
+    >>> [group["weight_decay"] for group in parameter_groups(nn.Linear(2, 2), Optimiser(steps=1))]
+    [0.01, 0.0]
+    """
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in module.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        decay = optimiser.weight_decay if parameter.ndim > 1 else 0.0
+        in_head = "head" in name.split(".") and optimiser.head_learning_rate is not None
+        scale = (optimiser.head_learning_rate or 0.0) / optimiser.learning_rate if in_head else 1.0
+        groups.setdefault((scale, decay), []).append(parameter)
+    return [
+        {"params": parameters, "weight_decay": decay, "scale": scale}
+        for (scale, decay), parameters in groups.items()
+    ]
+
+
+def fit(
+    task: Task,
+    optimiser: Optimiser,
+    run: Run,
+    out: str | Path,
+    *,
+    evaluate_every: int | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> Result:
+    """Train to the last step, or go on from the state in `out`. `progress` is told each line of the log.
+
+    `out` gets `best/` (with a dev measure) and `last/`, models; `log.jsonl`; and `state/`, to go on from.
+    """
+    folder = Path(out)
+    if not resume and has_state(folder):
+        raise InputError(
+            f"{folder} has a training run in it", remedy="add --resume to go on with it, or choose another"
+        )
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with Processes(task.device) as processes, torch.random.fork_rng(devices=_cards(task.device)):
+        fitting = _Fitting(task, optimiser, run, folder, processes, evaluate_every, progress)
+        if resume:
+            fitting.load()
+        return fitting.run_through()
+
+
+def _cards(device: torch.device) -> list[torch.device]:
+    return [device] if device.type == "cuda" else []
+
+
+class _Fitting:
+    """A training run in progress."""
+
+    def __init__(
+        self,
+        task: Task,
+        optimiser: Optimiser,
+        run: Run,
+        out: Path,
+        processes: Processes,
+        evaluate_every: int | None,
+        progress: Progress | None,
+    ) -> None:
+        self.task, self.plan, self.settings, self.out = task, optimiser, run, out
+        self.processes, self.every, self.progress = processes, evaluate_every, progress
+        self.steps = total_steps(optimiser)
+        self.module = task.module.train()
+        self.model = processes.wrapped(self.module)
+        self.parameters = [p for p in self.module.parameters() if p.requires_grad]
+        self.adam = torch.optim.AdamW(
+            parameter_groups(self.module, optimiser),
+            lr=optimiser.learning_rate,
+            betas=optimiser.betas,
+            eps=optimiser.epsilon,
+            fused=task.device.type == "cuda",
+        )
+        self.step = 0
+        self.losses: list[float] = []
+        self.best: float | None = None
+        self.best_step: int | None = None
+        self.unread: deque[tuple[int, Tensor, Sequence[Part]]] = deque()
+
+    # -- going on
+
+    def load(self) -> None:
+        state = load_state(self.out, self.task.identity)
+        if state is None:
+            return
+        self.module.load_state_dict(state.weights)
+        self.adam.load_state_dict(dict(state.optimiser))
+        self.step, self.losses = state.step, list(state.losses)
+        self.best, self.best_step = state.best, state.best_step
+
+    def save(self) -> None:
+        save_state(
+            State(
+                self.task.identity,
+                self.module.state_dict(),
+                self.adam.state_dict(),
+                self.step,
+                self.losses,
+                self.best,
+                self.best_step,
+            ),
+            self.out,
+        )
+
+    # -- the loop
+
+    def run_through(self) -> Result:
+        started, loss = time.perf_counter(), None
+        first = self.processes.first
+        log = Log(self.out, self.step or -1) if first else None  # a run from the start keeps no line
+        if first and self.every and not self.step and self.best is None:
+            self.report(log, {"step": 0, "dev": self.evaluate()})
+        since, pairs = time.perf_counter(), 0
+        for parts in _ahead(self.waiting()):
+            self.try_to_advance(parts)
+            pairs += sum(part.pairs for part in parts)
+            due = self.step == self.steps
+            measured = self.every is not None and (due or self.step % self.every == 0)
+            logged = measured or due or self.step % self.settings.log_every == 0
+            saved = due or self.step % self.settings.checkpoint_every == 0
+            if logged or saved:
+                self.read_losses(0)
+            if logged:
+                loss = math.fsum(self.losses) / len(self.losses)
+                self.losses.clear()
+                line = {"step": self.step, "loss": loss, "learning_rate": self.rate(self.step - 1)}
+                line["pairs_per_second"] = round(
+                    pairs * self.processes.world / (time.perf_counter() - since), 1
+                )
+                if first:
+                    self.report(log, line | ({"dev": self.evaluate()} if measured else {}))
+                since, pairs = time.perf_counter(), 0
+            if first and saved:
+                self.save()
+        if first:
+            self.task.save(self.out / "last")
+        model = self.out / ("last" if self.best is None else "best")
+        seconds = time.perf_counter() - started
+        return Result(model, self.step, loss, self.best, self.best_step, seconds)
+
+    def waiting(self) -> Iterator[Sequence[Part]]:
+        for step in range(self.step, self.steps):
+            yield self.task.parts(step, self.processes.rank, self.processes.world)
+
+    def rate(self, step: int) -> float:
+        return learning_rate(step, self.plan)
+
+    def try_to_advance(self, parts: Sequence[Part]) -> None:
+        try:
+            self.advance(parts)
+        except torch.OutOfMemoryError:
+            pass
+        else:
+            return
+        raise TamisError(  # outside the handler, whose exception keeps the failed batch alive
+            f"{max(part.pairs for part in parts):,} inputs at once do not fit into {self.task.device}",
+            remedy="give [run] tokens (or fewer), by which batches are split",
+        )
+
+    def advance(self, parts: Sequence[Part]) -> None:
+        """One step."""
+        # of the step, and not of what came before: then the state need not hold the generators' states
+        torch.manual_seed(_mixed(self.settings.seed, self.step, self.processes.rank))
+        for group in self.adam.param_groups:
+            group["lr"] = self.rate(self.step) * group["scale"]
+        kind, narrow = self.task.device.type, self.task.autocast
+        total = torch.zeros((), device=self.task.device)
+        for number, part in enumerate(parts, start=1):
+            with self.processes.quiet(self.model) if number < len(parts) else nullcontext():
+                with torch.autocast(kind, narrow) if narrow else nullcontext():
+                    loss = self.model(part.batch) * part.share
+                loss.backward()
+            total += loss.detach()
+        norm = clip_grad_norm_(self.parameters, self.plan.clip or math.inf)
+        self.adam.step()
+        self.adam.zero_grad(set_to_none=True)
+        self.unread.append((self.step, torch.stack([self.processes.mean(total), norm.detach()]), parts))
+        self.step += 1
+        # a card is not waited for: while it works on this step, the loss of the one before is read
+        self.read_losses(1 if kind == "cuda" else 0)
+
+    def read_losses(self, leave: int) -> None:
+        while len(self.unread) > leave:
+            step, values, parts = self.unread.popleft()
+            loss, norm = values.tolist()
+            if not (math.isfinite(loss) and math.isfinite(norm)):
+                what = f"loss of step {step + 1:,} is {loss}"
+                if math.isfinite(loss):
+                    what = f"gradient of step {step + 1:,} is not finite"
+                raise TamisError(
+                    f"the {what}: {'; '.join(part.names() for part in parts)}",
+                    remedy="look at these texts and scores, lower the learning rate or warm up longer",
+                )
+            self.losses.append(loss)
+
+    def evaluate(self) -> float:
+        self.module.eval()
+        value = self.task.evaluate()
+        self.module.train()
+        if self.best is None or value > self.best:
+            self.task.save(self.out / "best")
+            self.best, self.best_step = value, self.step
+        return value
+
+    def report(self, log: Log | None, line: Mapping[str, Any]) -> None:
+        if log is not None:
+            log.write(line)
+        if self.progress is not None:
+            self.progress(line)
+
+
+def _mixed(seed: int, step: int, rank: int) -> int:
+    """One number of three, so that no two steps or processes draw alike."""
+    return int(xxhash.xxh3_64_intdigest(f"{seed} {step} {rank}".encode())) >> 1
+
+
+def _ahead(made: Iterator[Sequence[Part]]) -> Iterator[Sequence[Part]]:
+    """What an iterator gives, made in a thread while what it gave before is used."""
+    with ThreadPoolExecutor(1) as pool:
+        waiting: deque[Future[Sequence[Part] | None]] = deque(
+            pool.submit(next, made, None) for _ in range(_AHEAD)
+        )
+        while (parts := waiting.popleft().result()) is not None:
+            waiting.append(pool.submit(next, made, None))
+            yield parts

@@ -1,0 +1,211 @@
+"""Training a ranker: an encoder, examples, a loss and a dev run, as a task for `fit`.
+
+On a CUDA card inputs are packed, products are in bfloat16 and weights in float32; elsewhere inputs are padded
+and all is in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import xxhash
+from torch import Tensor, nn
+
+from tamis.columns import Array
+from tamis.errors import InputError
+from tamis.infer.engine import batches
+from tamis.infer.torch_backend import TorchBackend
+from tamis.models.checkpoint import Checkpoint, save_checkpoint
+from tamis.models.encoder import Encoder
+from tamis.models.templates import Inputs
+from tamis.models.tokenizer import Tokenizer
+from tamis.train.batch import RankingBatch, ranking_batch
+from tamis.train.dev import DevRun, open_dev
+from tamis.train.fit import Part, Progress, Result, fit, learning_rate
+from tamis.train.objective import margins, padded
+from tamis.train.processes import own_device
+from tamis.train.ranking_loss import ranking_loss
+from tamis.train.recipe import Loss, Recipe, in_pairs, in_steps
+from tamis.train.sets import Group, TrainingSet
+from tamis.train.sources import Examples
+from tamis.train.start import load_start
+
+__all__ = ["Ranker", "RankingTask", "Result", "learning_rate", "train"]
+
+_RECTANGLE = 1 << 12  # tokens that are padded together, so that long inputs do not fill up short ones
+_NAMED = 8  # how many ids an error names
+
+
+def train(
+    recipe: Recipe,
+    examples: Examples,
+    out: str | Path,
+    *,
+    start: Checkpoint | None = None,
+    dev: DevRun | None = None,
+    device: str = "auto",
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> Result:
+    """Train a ranker on examples and leave it in `out`: see `fit`. `start` and `dev` are what the recipe says
+    they are (`load_start`, `open_dev`) where they are not given. A recipe that counts in epochs counts the
+    examples' own."""
+    start = start or load_start(recipe.model, recipe.run.seed)
+    if dev is None and recipe.dev is not None:
+        pairs = in_pairs(recipe)
+        dev = open_dev(recipe.dev, Tokenizer(start.folder), start.config, recipe.limits, pairs=pairs)
+    recipe = in_steps(recipe, examples.stream.epoch)
+    task = RankingTask(recipe, start, examples, dev, own_device(device))
+    every = None if dev is None else recipe.dev.every if recipe.dev else recipe.run.checkpoint_every
+    return fit(
+        task, recipe.optimiser, recipe.run, out, evaluate_every=every, resume=resume, progress=progress
+    )
+
+
+class Ranker(nn.Module):
+    """An encoder and its loss."""
+
+    def __init__(self, encoder: Encoder, loss: Loss, *, packed: bool) -> None:
+        super().__init__()
+        self.encoder, self.loss, self.packed = encoder, loss, packed
+
+    def forward(self, batch: RankingBatch) -> Tensor:
+        return ranking_loss(self.margins(batch.inputs), batch, self.loss)
+
+    def margins(self, inputs: Inputs) -> Tensor:
+        """One number an input."""
+        device = self.encoder.embeddings.word.device
+        if self.packed:
+            ids, segments, ends = _on_device(inputs, device)
+            return margins(self.encoder.packed(ids, segments, ends, int(inputs.lengths.max())))
+        together = batches(inputs.lengths, _RECTANGLE, "padded")
+        found = [margins(self.encoder.padded(*padded(inputs.take(some), device))) for some in together]
+        places = np.argsort(np.concatenate(together))
+        return torch.cat(found)[torch.from_numpy(places).to(device)]
+
+
+def _on_device(inputs: Inputs, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """All of a batch's numbers in one copy, from memory that the device reads itself."""
+    tokens = len(inputs.ids)
+    host = torch.empty(2 * tokens + len(inputs.ends), dtype=torch.int32, pin_memory=device.type == "cuda")
+    numbers = host.numpy()
+    numbers[:tokens], numbers[tokens : 2 * tokens] = inputs.ids, inputs.segments
+    numbers[2 * tokens :] = inputs.ends
+    there = host.to(device, non_blocking=True)
+    return there[:tokens], there[tokens : 2 * tokens], there[2 * tokens :]
+
+
+class RankingTask:
+    """What `tamis.train.loop.fit` needs to know of learning to rank."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        start: Checkpoint,
+        examples: Examples,
+        dev: DevRun | None = None,
+        device: str = "auto",
+    ) -> None:
+        self.recipe, self.start, self.examples, self.dev = recipe, start, examples, dev
+        self.special = _tokenizer(start).special
+        self.pairs = in_pairs(recipe)
+        backend = TorchBackend(start, device, recipe.run.precision)
+        self.device, self.precision = backend.device, backend.precision
+        self.autocast = torch.bfloat16 if self.precision == "bf16" else None
+        dropout = replace(start, config=replace(start.config, dropout=recipe.optimiser.dropout))
+        encoder = Encoder.from_checkpoint(dropout).to(self.device)
+        self.module = Ranker(encoder, recipe.loss, packed=backend.layout == "packed")
+
+    @property
+    def identity(self) -> str:
+        """The recipe, the data and the start."""
+        seen = f"{self.recipe} {self.start.fingerprint} {self.examples.fingerprint}"
+        return str(xxhash.xxh3_128_hexdigest(seen.encode()))
+
+    def parts(self, step: int, rank: int, world: int) -> Sequence[Part]:
+        """This process's share of the step's groups, cut where the device cannot take them at once."""
+        found: list[Part] = []
+        per_step = self.recipe.optimiser.accumulate
+        for number in range(step * per_step, (step + 1) * per_step):
+            data, groups = self.examples.stream.batch(number)
+            own = groups[rank::world]
+            if not own:
+                raise InputError(
+                    f"{len(groups)} groups for {world} processes",
+                    remedy="use a larger batch, or fewer devices",
+                )
+            batch = self.batch(data, own)
+            for some in _split(np.diff(batch.inputs.ends[batch.ends]), self.recipe.run.tokens):
+                here = batch if len(some) == len(own) else self.batch(data, [own[i] for i in some])
+                # of the mean over all processes, which is what gradients become
+                share = len(some) * world / len(groups) / per_step
+                names = _Names(data, [own[i] for i in some])
+                found.append(Part(here, len(here.inputs), share, names))
+        return found
+
+    def batch(self, data: TrainingSet, groups: Sequence[Group]) -> RankingBatch:
+        config, limits = self.start.config, self.recipe.limits
+        return ranking_batch(groups, data, self.special, config, limits, pairs=self.pairs)
+
+    def trained(self) -> Checkpoint:
+        """The weights as they are now."""
+        return replace(self.start, tensors=self.module.encoder.tensors())
+
+    def save(self, folder: Path) -> None:
+        save_checkpoint(self.trained(), folder)
+
+    def evaluate(self) -> float:
+        """By the backend that will rank with the model."""
+        assert self.dev is not None
+        return self.dev.score(TorchBackend(self.trained(), str(self.device), self.precision))
+
+
+def _tokenizer(start: Checkpoint) -> Tokenizer:
+    tokenizer = Tokenizer(start.folder)
+    if tokenizer.vocabulary > start.config.vocabulary:
+        raise InputError(
+            f"the tokenizer in {start.folder} has {tokenizer.vocabulary:,} tokens, the model "
+            f"{start.config.vocabulary:,}",
+            remedy="use the tokenizer.json that the model was trained with",
+        )
+    return tokenizer
+
+
+def _split(tokens: Array, most: int | None) -> list[list[int]]:
+    """Which groups go through the model together; one alone may have more.
+
+    >>> _split(np.array([3, 3, 3, 9]), 6)
+    [[0, 1], [2], [3]]
+    """
+    found: list[list[int]] = [[]]
+    so_far = 0
+    for number, count in enumerate(tokens.tolist()):
+        if most is not None and found[-1] and so_far + count > most:
+            found.append([])
+            so_far = 0
+        found[-1].append(number)
+        so_far += count
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """The ids of some groups, which are looked up when an error needs them."""
+
+    data: TrainingSet
+    groups: Sequence[Group]
+
+    def __call__(self) -> str:
+        queries = [self.data.query_ids[group.query] for group in self.groups]
+        numbers = np.concatenate([group.documents for group in self.groups]).tolist()
+        return f"queries {_some(queries)}; documents {_some([self.data.document_ids[n] for n in numbers])}"
+
+
+def _some(ids: Sequence[str]) -> str:
+    different = list(dict.fromkeys(ids))
+    more = f" and {len(different) - _NAMED:,} more" if len(different) > _NAMED else ""
+    return ", ".join(different[:_NAMED]) + more

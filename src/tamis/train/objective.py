@@ -1,0 +1,105 @@
+"""What training makes small: an objective gives its n-th batch, and the loss of a batch. And how inputs reach
+a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tamis.models.encoder import Encoder
+from tamis.models.templates import Inputs
+
+B = TypeVar("B")
+
+
+class Loss(NamedTuple):
+    """The number to differentiate, and the parts it is made of, for a log."""
+
+    total: Tensor
+    parts: Mapping[str, Tensor]
+
+
+class Objective(nn.Module, Generic[B]):
+    """A model together with the data that it learns from. The n-th batch depends on the data, a seed and n
+    alone, and is made without a device, so that it can be made ahead. It is a module that gives a batch's
+    loss, so that torch can spread it over several devices."""
+
+    def batch(self, number: int) -> B:
+        """The batch with this number."""
+        raise NotImplementedError
+
+    def loss(self, batch: B) -> Loss:
+        """What a batch tells, in training mode with dropout."""
+        raise NotImplementedError
+
+    def forward(self, batch: B) -> Tensor:
+        return self.loss(batch).total
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are, and batches have to be."""
+        return next(self.parameters()).device
+
+
+class Together(Objective[tuple[Any, ...]]):
+    """Several objectives of one model, their losses summed, such as MLM and ROP."""
+
+    def __init__(self, objectives: Sequence[Objective[Any]]) -> None:
+        super().__init__()
+        self.objectives = nn.ModuleList(objectives)
+
+    def batch(self, number: int) -> tuple[Any, ...]:
+        return tuple(each.batch(number) for each in self._each())
+
+    def loss(self, batch: tuple[Any, ...]) -> Loss:
+        losses = [each.loss(part) for each, part in zip(self._each(), batch, strict=True)]
+        parts = {name: part for loss in losses for name, part in loss.parts.items()}
+        return Loss(torch.stack([loss.total for loss in losses]).sum(), parts)
+
+    def _each(self) -> Sequence[Objective[Any]]:
+        return [cast(Objective[Any], objective) for objective in self.objectives]
+
+
+def padded(inputs: Inputs, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs as a rectangle: ids [B, L], segments [B, L] and lengths [B].
+
+    >>> inputs = Inputs(np.array([1, 7, 1, 8, 9]), np.array([0, 0, 0, 1, 1]), np.array([0, 2, 5]))
+    >>> [tensor.tolist() for tensor in padded(inputs)]
+    [[[1, 7, 0], [1, 8, 9]], [[0, 0, 0], [0, 1, 1]], [2, 3]]
+    """
+    lengths = inputs.lengths
+    there = np.arange(int(lengths.max())) < lengths[:, None]
+    ids, segments = np.zeros(there.shape, np.int64), np.zeros(there.shape, np.int64)
+    ids[there], segments[there] = inputs.ids, inputs.segments
+    one, two, three = (torch.from_numpy(array).to(device) for array in (ids, segments, lengths))
+    return one, two, three
+
+
+def final_states(encoder: Encoder, inputs: Inputs, device: torch.device) -> Tensor:
+    """What the last layer makes of each token, [T, H], in the inputs' order: packed where a card computes in
+    half precision, for which alone there is a kernel, else padded."""
+    if device.type == "cuda" and torch.is_autocast_enabled("cuda"):
+        return packed_states(encoder, inputs, device)
+    ids, segments, lengths = padded(inputs, device)
+    states = encoder.hidden_states(ids, segments, lengths)[-1]
+    return states[torch.arange(ids.shape[1], device=device) < lengths[:, None]]
+
+
+def packed_states(encoder: Encoder, inputs: Inputs, device: torch.device) -> Tensor:
+    """The same without padding, whatever the device."""
+    numbers = (inputs.ids, inputs.segments, inputs.ends)
+    ids, segments, ends = (torch.from_numpy(np.asarray(part, np.int32)).to(device) for part in numbers)
+    return encoder.packed_hidden_states(ids, segments, ends, int(inputs.lengths.max()))[-1]
+
+
+def margins(logits: Tensor) -> Tensor:
+    """One number an input: its logit, or with two labels the second less the first.
+
+    >>> margins(torch.tensor([[1.0, 3.0]])).tolist(), margins(torch.tensor([[1.0]])).tolist()
+    ([2.0], [1.0])
+    """
+    return logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]

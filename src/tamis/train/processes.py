@@ -1,0 +1,66 @@
+"""The processes of a training run: one, or as many as `torchrun` has started."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Processes:
+    """Which of how many this process is, from the environment that `torchrun` sets.
+
+    >>> with Processes(torch.device("cpu")) as alone:
+    ...     alone.rank, alone.world, alone.first
+    (0, 1, True)
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.world = int(os.environ.get("WORLD_SIZE", "1"))
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the one that writes."""
+        return self.rank == 0
+
+    def __enter__(self) -> Processes:
+        if self.world > 1:
+            dist.init_process_group("nccl" if self.device.type == "cuda" else "gloo")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.world > 1:
+            dist.destroy_process_group()
+
+    def wrapped(self, module: nn.Module) -> nn.Module:
+        """The module, its gradients averaged over the processes."""
+        return DistributedDataParallel(module) if self.world > 1 else module
+
+    def quiet(self, module: nn.Module) -> AbstractContextManager[object]:
+        """While gradients are only added up, nothing need be sent."""
+        return module.no_sync() if isinstance(module, DistributedDataParallel) else nullcontext()
+
+    def mean(self, value: Tensor) -> Tensor:
+        """Over all processes."""
+        if self.world > 1:
+            dist.all_reduce(value)
+            value /= self.world
+        return value
+
+
+def own_device(device: str) -> str:
+    """The card of this process among several, where one was not named.
+
+    >>> own_device("cpu")
+    'cpu'
+    """
+    local = os.environ.get("LOCAL_RANK")
+    if local is not None and device in ("auto", "cuda") and torch.cuda.is_available():
+        return f"cuda:{local}"
+    return device

@@ -1,0 +1,57 @@
+"""The loss of a batch of examples: which one a recipe asks for, of `tamis.train.losses`."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tamis.columns import Array
+from tamis.errors import InputError
+from tamis.train import losses
+from tamis.train.batch import RankingBatch, couples
+from tamis.train.recipe import Loss
+
+
+def ranking_loss(margins: Tensor, batch: RankingBatch, loss: Loss) -> Tensor:
+    """The loss of a batch whose inputs have these margins.
+
+    >>> from tamis.models.templates import Inputs
+    >>> inputs = Inputs(np.zeros(2, np.int32), np.zeros(2, np.uint8), np.arange(3))
+    >>> batch = RankingBatch(inputs, np.array([0, 2]), np.array([1.0, 0.0]), None, np.ones(1))
+    >>> ranking_loss(torch.zeros(2), batch, Loss("hinge", margin=0.5)).item()
+    0.5
+    """
+    if loss.taught and batch.teacher is None:
+        raise InputError(
+            f"the loss {loss.name} needs a teacher's scores, and a group has none",
+            remedy="give scores to all, or use a loss that learns from labels",
+        )
+
+    def there(values: Array) -> Tensor:
+        host = torch.from_numpy(np.ascontiguousarray(values))
+        # from pinned memory, so that the copy need not be waited for
+        return host.pin_memory().to(margins.device, non_blocking=True) if margins.is_cuda else host
+
+    labels, ends, weights = there(batch.labels), there(batch.ends), there(batch.weights)
+    each = there(np.repeat(batch.weights, np.diff(batch.ends)))  # the weight of each input
+    teacher = None if batch.teacher is None else there(batch.teacher)
+    if loss.name in ("pointwise", "duo"):
+        target = labels
+        if teacher is not None and loss.alpha < 1:
+            target = loss.alpha * labels + (1 - loss.alpha) * torch.sigmoid(teacher / loss.temperature)
+        return losses.pointwise(margins, target, each)
+    if loss.name == "logit_mse_ce":
+        taught = torch.zeros_like(margins) if teacher is None else teacher
+        return losses.logit_mse_ce(margins, taught, labels, loss.alpha, each)
+    if loss.name == "hinge":
+        better, worse = map(there, couples(batch.labels, batch.ends))
+        return losses.hinge(margins[better], margins[worse], loss.margin, each[better])
+    if loss.name == "softmax":
+        return losses.softmax(margins, labels, ends, weights)
+    assert teacher is not None
+    if loss.name == "margin_mse":
+        learned = losses.margin_mse(margins, teacher, ends=ends, weights=weights)
+    else:
+        learned = losses.kl(margins, teacher, ends, loss.temperature, weights)
+    return learned + loss.labels * losses.softmax(margins, labels, ends, weights) if loss.labels else learned

@@ -1,0 +1,391 @@
+"""Training recipes: a TOML file as frozen dataclasses, a table for each.
+
+    base = "small"                     # a bundled recipe, or a file beside this one
+
+    [model]
+    start = "my-encoder"
+
+    [[data]]
+    queries = "train.queries.jsonl"
+    qrels = "train.qrels.txt"
+    corpus = ["corpus.jsonl"]
+    run = "train.bm25.txt"
+
+What a recipe says stands in place of what its base says, field by field. Paths are those of the command line:
+relative to the working directory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from tamis.errors import InputError
+from tamis.train.fields import (
+    BelowOne,
+    Count,
+    NotNegative,
+    Positive,
+    Share,
+    Text,
+    Whole,
+    build,
+    check,
+    read_toml,
+)
+
+BUNDLED = Path(__file__).parent / "recipes"
+
+#: balanced: as many relevant texts as others; grouped: for losses over lists; duo: ordered pairs of a
+#: relevant text and another; teacher_pairs: of two that a teacher scores differently
+Kind = Literal["balanced", "grouped", "duo", "teacher_pairs"]
+LossName = Literal["pointwise", "duo", "hinge", "softmax", "margin_mse", "logit_mse_ce", "kl"]
+Curriculum = Literal["rank", "score"]
+
+#: Of these a recipe gives one: what it gives drops the other that its base gives.
+_EITHER = {"optimiser": ("steps", "epochs")}
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Where training starts."""
+
+    start: Text  # a bundled model, a folder or a name on the hub
+    revision: Text | None = None  # of the hub
+    labels: Literal[1, 2] | None = None  # outputs of the head: a score, or irrelevant and relevant; as it is
+    third_segment: bool = False  # for duo: a segment embedding for the second text
+    layers: tuple[Whole, ...] | None = None  # those to keep, numbered from 0 (all)
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.layers is not None and (not self.layers or list(self.layers) != sorted(set(self.layers))):
+            raise InputError(
+                f"layers of [model] is {list(self.layers)}", remedy="name each once, in their order"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """One collection to learn from: `set`, a folder that a `TrainingSet` was saved to, or the files of one.
+    Several are a chain where they have `steps` (pre-fine-tuning: the last takes what is left), and are mixed
+    by their `weight` where they have none."""
+
+    set: Text | None = None
+    queries: Text | None = None
+    corpus: tuple[Text, ...] = ()  # an index, or files and folders as `tamis index` takes them
+    qrels: Text | None = None  # None: only the teacher's scores are learned
+    run: Text | None = None  # candidates; None: the teacher's, or of an index BM25's, or any documents
+    teacher: Text | None = None  # a run whose scores are to be learned
+    skip: bool = False  # leave out ids that are not in the queries or the corpus instead of refusing them
+    text_limit: Count = 512  # tokens that are kept of a text: fewer to match the length of those to rank
+    weight: Positive = 1.0
+    steps: Count | None = None
+
+    def __post_init__(self) -> None:
+        check(self)
+        if (self.set is None) == (self.queries is None):
+            raise InputError("[[data]] has not one of set and queries", remedy="give one of them")
+        if self.queries is not None and not self.corpus:
+            raise InputError("[[data]] has queries without a corpus", remedy="name an index, or files")
+        if self.queries is not None and self.qrels is None and self.teacher is None:
+            raise InputError("[[data]] has neither qrels nor teacher", remedy="give one of them")
+
+    @property
+    def name(self) -> str:
+        return str(self.set or self.queries)
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """What is drawn from the data: see `tamis.train.examples`."""
+
+    kind: Kind = "grouped"
+    group: Count = 8  # of grouped: documents of a group ...
+    positives: Count = 1  # ... of which so many are relevant
+    relevant: Count = 1  # the lowest grade that counts as relevant
+    first: Count = 1  # negatives are candidates from this rank on ...
+    last: Count | None = None  # ... to this one
+    judged: bool = False  # rather documents that were judged and found not relevant
+    random: Share = 0.0  # the share of negatives that are any documents
+    curriculum: Curriculum | None = None  # weights by BM25's rank or score of an example ...
+    curriculum_steps: Whole = 0  # ... which fade to 1 over so many steps
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.positives >= self.group:
+            raise InputError(
+                f"[examples] has groups of {self.group} with {self.positives} relevant",
+                remedy="leave room for at least one other document",
+            )
+        if self.last is not None and self.last < self.first:
+            raise InputError(
+                f"[examples] draws from ranks {self.first} to {self.last}", remedy="make last the larger"
+            )
+        if (self.curriculum is None) != (self.curriculum_steps == 0):
+            raise InputError(
+                "[examples] has one of curriculum and curriculum_steps", remedy="give both or none"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What is minimised, a function of `tamis.train.losses`. kl and margin_mse learn from a teacher, as do
+    others where `alpha` is below 1."""
+
+    name: LossName = "softmax"
+    alpha: Share = 1.0  # the labels' share: of pointwise's and duo's target, of logit_mse_ce's loss (Eq. 39)
+    margin: Positive = 1.0  # of hinge
+    temperature: Positive = 1.0  # of the teacher's scores, in kl, pointwise and duo: below 1 sharpens them
+    labels: NotNegative = 0.0  # of kl and margin_mse: this much of softmax on the labels is added
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def taught(self) -> bool:
+        """Whether it needs a teacher's scores."""
+        return self.name in ("kl", "margin_mse") or (self.name in _SHARED and self.alpha < 1)
+
+    @property
+    def labelled(self) -> bool:
+        """Whether it needs labels."""
+        return self.labels > 0 if self.name in ("kl", "margin_mse") else self.alpha > 0
+
+
+_SHARED = ("pointwise", "duo", "logit_mse_ce")  # between labels and a teacher
+
+
+@dataclass(frozen=True, slots=True)
+class Optimiser:
+    """AdamW (Loshchilov & Hutter 2019) and its schedule. Biases and norms do not decay."""
+
+    learning_rate: Positive = 2e-5
+    head_learning_rate: Positive | None = None  # of the head alone; None: as all
+    betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
+    epsilon: Positive = 1e-8
+    weight_decay: NotNegative = 0.01
+    warm_up: NotNegative = 0.1  # steps, or below 1 a share of all
+    schedule: Literal["linear", "constant"] = "linear"  # after the warm-up: down to 0, or as it is
+    steps: Count | None = None
+    epochs: Positive | None = None  # how often each query comes
+    dropout: BelowOne = 0.1  # of hidden states, and where inputs are padded of attention too
+    clip: NotNegative = 1.0  # largest norm of the gradient; 0: any
+    accumulate: Count = 1  # batches a step
+
+    def __post_init__(self) -> None:
+        check(self)
+        if (self.steps is None) == (self.epochs is None):
+            raise InputError("[optimiser] has not one of steps and epochs", remedy="give one of them")
+        if self.steps is not None and self.warm_up >= 1 and self.warm_up > self.steps:
+            raise InputError(
+                f"warm_up of [optimiser] is {self.warm_up:g} of {self.steps:,} steps",
+                remedy="warm up over fewer steps, or over a share such as 0.1",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """How the work is done."""
+
+    seed: Whole = 0
+    batch: Count = 32  # texts (balanced), ordered pairs (duo) or queries (grouped) of a batch, on all devices
+    tokens: Count | None = (
+        None  # that go through the model at once: a batch with more is split, no matter how
+    )
+    precision: Literal["auto", "fp32", "bf16"] = (
+        "auto"  # auto: bf16 on CUDA; the weights are fp32 in any case
+    )
+    log_every: Count = 10
+    checkpoint_every: Count = 1000
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Dev:
+    """A run to be reranked now and then: the weights that do it best are kept."""
+
+    queries: Text
+    qrels: Text
+    corpus: tuple[Text, ...]
+    run: Text
+    depth: Count = 100  # how many candidates of each query; duo takes 20 of them at most
+    measure: Text = "nDCG@10"
+    every: Count = 1000  # steps
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Tokens of an input, as the stages have them."""
+
+    query: Count | None = None  # 64, for duo 62
+    total: Count = 512
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """All that decides what is trained.
+
+    >>> recipe = Recipe(Model("my-encoder"), (Data(set="training-set"),), Optimiser(steps=100))
+    >>> recipe.loss.name, recipe.optimiser.learning_rate
+    ('softmax', 2e-05)
+    """
+
+    model: Model
+    data: tuple[Data, ...]
+    optimiser: Optimiser
+    run: Run = field(default_factory=Run)
+    examples: Examples = field(default_factory=Examples)
+    loss: Loss = field(default_factory=Loss)
+    limits: Limits = field(default_factory=Limits)
+    dev: Dev | None = None
+    about: str = ""
+
+    def __post_init__(self) -> None:
+        check(self)
+        if not self.data:
+            raise InputError("the recipe has no data", remedy="add a table [[data]]")
+        _check_chain(self.data, self.optimiser.steps)
+        _check_loss(self)
+
+
+def _check_chain(data: tuple[Data, ...], steps: int | None) -> None:
+    own = [each.steps for each in data]
+    if any(own) and not all(own[:-1]):
+        raise InputError(
+            "some [[data]] have steps, and not all but the last",
+            remedy="give steps to make a chain, or weights to mix them",
+        )
+    given = sum(each or 0 for each in own)
+    if any(own) and (steps is None or given > steps or (own[-1] and given != steps)):
+        raise InputError(
+            f"the steps of [[data]] are {given:,}, those of [optimiser] {steps or 'not given'}",
+            remedy="make [optimiser] steps the sum, or leave out the last [[data]] steps",
+        )
+
+
+def _check_loss(recipe: Recipe) -> None:
+    name, kind = recipe.loss.name, recipe.examples.kind
+    wanted = KINDS[name]
+    if kind not in wanted:
+        fitting = [loss for loss, kinds in KINDS.items() if kind in kinds]
+        raise InputError(
+            f"the loss {name} is not for {kind} examples",
+            remedy=f"use one of {', '.join(fitting)}, or examples of kind {' or '.join(wanted)}",
+        )
+    for data in recipe.data:
+        if data.set is not None:
+            continue  # which is looked into when it is opened
+        if (recipe.loss.labelled and kind != "teacher_pairs") and data.qrels is None:
+            raise InputError(
+                f"the loss {name} learns from labels, and {data.name} has no qrels",
+                remedy="give them, or learn from a teacher alone (kl, or alpha = 0)",
+            )
+        if (recipe.loss.taught or kind == "teacher_pairs") and data.teacher is None:
+            raise InputError(
+                f"the loss {name} of {kind} examples learns from a teacher, and {data.name} has none",
+                remedy="give teacher, a run with its scores",
+            )
+
+
+#: For which examples a loss is made.
+KINDS: Mapping[LossName, tuple[Kind, ...]] = {
+    "pointwise": ("balanced", "grouped"),
+    "duo": ("duo", "teacher_pairs"),
+    "hinge": ("balanced", "grouped"),
+    "softmax": ("grouped",),
+    "margin_mse": ("grouped",),
+    "logit_mse_ce": ("balanced", "grouped", "duo", "teacher_pairs"),
+    "kl": ("grouped",),
+}
+
+
+def read_recipe(path: str | Path) -> Recipe:
+    """The recipe of a file, on top of its base.
+
+    >>> file = getfixture("tmp_path") / "mine.toml"
+    >>> _ = file.write_text('''
+    ... base = "monobert"
+    ... [model]
+    ... start = "my-encoder"
+    ... [[data]]
+    ... queries = "queries.jsonl"
+    ... qrels = "qrels.txt"
+    ... corpus = ["corpus.jsonl"]
+    ... [optimiser]
+    ... learning_rate = 1e-5
+    ... ''')
+    >>> recipe = read_recipe(file)
+    >>> recipe.model.start, recipe.optimiser.learning_rate, recipe.optimiser.steps
+    ('my-encoder', 1e-05, 100000)
+    """
+    return build(Recipe, _tables(Path(path), ()), path)
+
+
+def in_steps(recipe: Recipe, epoch: int) -> Recipe:
+    """The recipe with steps in place of epochs of so many batches."""
+    plan = recipe.optimiser
+    if plan.epochs is None:
+        return recipe
+    steps = max(round(plan.epochs * epoch / plan.accumulate), 1)
+    return replace(recipe, optimiser=replace(plan, steps=steps, epochs=None))
+
+
+def in_pairs(recipe: Recipe) -> bool:
+    """Whether an input has two texts."""
+    return recipe.examples.kind in ("duo", "teacher_pairs")
+
+
+def _tables(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+    """A file's tables over those of its base."""
+    if path.resolve() in seen:
+        raise InputError("the recipe is its own base", remedy="leave out `base`", path=path)
+    tables = read_toml(path)
+    if "base" not in tables:
+        return tables
+    base = tables.pop("base")
+    if not isinstance(base, str):
+        remedy = f"it must be a file or one of {', '.join(bundled())}"
+        raise InputError(f"base is {base!r}", remedy=remedy, path=path)
+    beneath = path.parent / base
+    if not beneath.is_file():
+        beneath = BUNDLED / f"{base}.toml"
+    if not beneath.is_file():
+        remedy = f"give a file, or one of {', '.join(bundled())}"
+        raise InputError(f"there is no recipe {base!r}", remedy=remedy, path=path)
+    return _over(tables, _tables(beneath, (*seen, path.resolve())))
+
+
+def _over(tables: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    >>> _over({"optimiser": {"epochs": 2}}, {"optimiser": {"steps": 9, "clip": 1}, "loss": {"name": "kl"}})
+    {'optimiser': {'clip': 1, 'epochs': 2}, 'loss': {'name': 'kl'}}
+    """
+    merged = dict(base)
+    for name, table in tables.items():
+        beneath = base.get(name)
+        if isinstance(table, dict) and isinstance(beneath, dict):
+            dropped = _EITHER.get(name, ())
+            if not set(dropped) & set(table):
+                dropped = ()
+            table = {key: value for key, value in beneath.items() if key not in dropped} | table
+        merged[name] = table
+    return merged
+
+
+def bundled() -> list[str]:
+    """The names of the recipes inside the package.
+
+    >>> "monobert" in bundled()
+    True
+    """
+    return sorted(path.stem for path in BUNDLED.glob("*.toml"))

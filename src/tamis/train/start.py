@@ -1,0 +1,67 @@
+"""Where training starts: a checkpoint with the head, the segments and the layers that a recipe asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import xxhash
+
+from tamis.errors import InputError
+from tamis.infer.cross_encoder import BUNDLED
+from tamis.models.checkpoint import Checkpoint, load_checkpoint, with_third_segment
+from tamis.models.names import shapes
+from tamis.models.weights import LazyTensors
+from tamis.train.recipe import Model
+
+_LAYERS = {"distilbert": "n_layers"}  # what config.json calls them; in other families num_hidden_layers
+
+
+def load_start(model: Model, seed: int) -> Checkpoint:
+    """The checkpoint that training starts from; what it lacks is drawn from `seed`.
+
+    >>> load_start(Model(str(getfixture("tmp_path"))), seed=0)
+    Traceback (most recent call last):
+    tamis.errors.InputError: .../config.json: no such file: check the path
+    """
+    bundled = BUNDLED / model.start
+    here = not Path(model.start).exists() and Path(model.start).name == model.start and bundled.is_dir()
+    checkpoint = load_checkpoint(
+        bundled if here else model.start, model.revision, require_head=False, labels=model.labels, seed=seed
+    )
+    if model.layers is not None:
+        checkpoint = keep_layers(checkpoint, model.layers)
+    return with_third_segment(checkpoint, seed) if model.third_segment else checkpoint
+
+
+def keep_layers(checkpoint: Checkpoint, layers: Sequence[int]) -> Checkpoint:
+    """A shallower model of some of a checkpoint's layers, numbered from 0; all else stays."""
+    config = checkpoint.config
+    if not layers or min(layers) < 0 or max(layers) >= config.layers:
+        problem = f"layers {', '.join(map(str, layers))} of a model that has {config.layers}"
+        raise InputError(problem, remedy=f"choose from 0 to {config.layers - 1}")
+    if config.layer_groups < config.layers:
+        raise InputError(
+            f"the {config.layers} layers of this {config.family} model share weights",
+            remedy="leave out the choice of layers",
+        )
+    shallow = replace(config, layers=len(layers), layer_groups=len(layers))
+    read = checkpoint.tensors.__getitem__
+    readers = {}
+    for name in shapes(shallow):
+        kind, _, rest = name.partition(".")
+        if kind == "layers":
+            number, _, rest = rest.partition(".")
+            readers[name] = partial(read, f"layers.{layers[int(number)]}.{rest}")
+        else:
+            readers[name] = partial(read, name)
+    count = _LAYERS.get(config.family, "num_hidden_layers")
+    return replace(
+        checkpoint,
+        config=shallow,
+        tensors=LazyTensors(readers),
+        fingerprint=xxhash.xxh3_64(f"{checkpoint.fingerprint} {list(layers)}".encode()).hexdigest(),
+        raw_config={**checkpoint.raw_config, count: len(layers)},
+    )

@@ -1,0 +1,152 @@
+"""What a training run leaves on disk: its state, from which it goes on, and its log.
+
+The state is one file, which takes its name when it is whole, so that a kill or a full disk leaves the one
+before. Random numbers are not part of it: those of a step depend on the seed and the step alone. The log is
+JSON lines, and lines of steps after the state's are cut when training goes on, for they come again.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, cast
+
+import torch
+from torch import Tensor
+
+from tamis.errors import CorruptError, InputError
+from tamis.files import atomic_write, storage_errors, unreadable
+
+STATE = Path("state", "state.pt")
+LOG = "log.jsonl"
+
+
+@dataclass(slots=True)
+class State:
+    """All that a run needs to go on as if it had never stopped."""
+
+    recipe: str  # see `digest` of the loop: a state belongs to one recipe
+    weights: Mapping[str, Tensor]
+    optimiser: Mapping[str, Any]
+    step: int = 0  # steps done
+    losses: list[float] = field(default_factory=list)  # since the last line of the log
+    best: float | None = None  # of the dev measure
+    best_step: int | None = None
+
+
+def save_state(state: State, out: Path) -> None:
+    """Write the state in place of the one before, or leave that one as it is.
+
+    >>> out = getfixture("tmp_path")
+    >>> save_state(State("r", {"a": torch.ones(2)}, {}, step=3), out)
+    >>> load_state(out, "r").step
+    3
+    """
+    path = out / STATE
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    content = {name: getattr(state, name) for name in State.__dataclass_fields__}
+    with atomic_write(path) as file:
+        _save(content, file)
+
+
+def load_state(out: Path, recipe: str) -> State | None:
+    """The state of a run that stopped, None where there is none."""
+    path = out / STATE
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        state = State(**content)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (RuntimeError, EOFError, TypeError, ValueError, pickle.UnpicklingError) as error:
+        reason = str(error).partition("\n")[0]
+        raise CorruptError(f"{path} is damaged ({reason})", remedy="train again, without --resume") from None
+    if state.recipe != recipe:
+        raise InputError(
+            f"{path} is of another recipe, other data or another start",
+            remedy="go on with the recipe that it was begun with, or train into another folder",
+        )
+    return state
+
+
+def has_state(out: Path) -> bool:
+    return (out / STATE).exists()
+
+
+def _save(content: Mapping[str, Any], file: Any) -> None:
+    """torch's writer reports what the file system refuses as a RuntimeError without its number."""
+    stream = _Stream(file)
+    try:
+        torch.save(content, cast(IO[bytes], stream))
+    except RuntimeError:
+        if stream.error is None:
+            raise
+        raise stream.error from None
+
+
+class _Stream(io.RawIOBase):
+    """Passes bytes on, and remembers why they were refused."""
+
+    def __init__(self, file: Any) -> None:
+        self.file = file
+        self.error: OSError | None = None
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        try:
+            return int(self.file.write(data))
+        except OSError as error:
+            self.error = error
+            raise
+
+
+class Log:
+    """A line for every few steps: `{"step": 10, "loss": 0.69, ...}`."""
+
+    def __init__(self, out: Path, step: int) -> None:
+        """Goes on after `step`: later lines, and one that was not written to its end, are cut."""
+        self.path = out / LOG
+        kept = [line for line in _lines(self.path) if _step(line) is not None and (_step(line) or 0) <= step]
+        with atomic_write(self.path, "w") as file:
+            file.writelines(kept)
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        with storage_errors(self.path), self.path.open("a", encoding="utf-8", newline="\n") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def read_log(out: Path) -> list[dict[str, Any]]:
+    """The lines of a run's log.
+
+    >>> log = Log(getfixture("tmp_path"), step=0)
+    >>> log.write({"step": 10, "loss": 0.5})
+    >>> read_log(getfixture("tmp_path"))
+    [{'step': 10, 'loss': 0.5}]
+    """
+    return [json.loads(line) for line in _lines(out / LOG)]
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            return list(file)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def _step(line: str) -> int | None:
+    """The step of a whole line."""
+    try:
+        return int(json.loads(line)["step"]) if line.endswith("\n") else None
+    except (ValueError, KeyError, TypeError):
+        return None
