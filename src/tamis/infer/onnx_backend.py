@@ -19,7 +19,7 @@ from tamis.models.templates import Inputs
 #: Tokens a batch: as many as keep what a layer computes inside a core's cache.
 TOKEN_BUDGET = 512
 #: Goes up when graphs are written otherwise, so that old files are not used.
-FORMAT = "2"
+FORMAT = "3"
 _MADE_FROM, _FORMAT = "tamis.checkpoint", "tamis.format"
 
 

@@ -89,10 +89,21 @@ class _Writer:
         `activation` is what it comes out of."""
         return x
 
+    def product(self, x: Any, name: str) -> str:
+        """x W^T for an operand."""
+        weights = np.asarray(self.tensors[f"{name}.weight"], np.float32)
+        return self.node("MatMul", x, self.constant(f"{name}.weight", weights.T))
+
     def linear(self, x: Any, name: str) -> str:
         """x W^T + b for an operand."""
-        transposed = self.constant(f"{name}.weight", np.asarray(self.tensors[f"{name}.weight"], np.float32).T)
-        return self.node("Add", self.node("MatMul", x, transposed), self.weight(f"{name}.bias"))
+        return self.node("Add", self.product(x, name), self.weight(f"{name}.bias"))
+
+    def plain_linear(self, x: str, name: str) -> str:
+        """The same in fp32, where little is to be gained."""
+        return self.node("Add", _Writer.product(self, x, name), self.weight(f"{name}.bias"))
+
+    def rows_changed(self) -> None:
+        """What follows has another number of rows."""
 
     def norm(self, x: str, name: str, epsilon: float) -> str:
         scale, bias = self.weight(f"{name}.weight"), self.weight(f"{name}.bias")
@@ -106,6 +117,10 @@ class _Writer:
 
 class _Quantised(_Writer):
     """The same with products of integers."""
+
+    def __init__(self, tensors: Mapping[str, Array]) -> None:
+        super().__init__(tensors)
+        self._zeros: dict[int, str] = {}  # one zero a row
 
     def rows(self, table: str, places: str) -> str:
         if table != "embeddings.word":
@@ -129,11 +144,12 @@ class _Quantised(_Writer):
         step = self.node("Mul", largest, self.constant(f"step_{steps}", np.float32(1 / steps)))
         scale = self.node("Max", step, self.constant(f"least_{least:.3g}", np.float32(max(least, 1e-20))))
         middle = self.constant(f"zero_{zero}", np.uint8(zero))
-        zeros = self.node("Expand", middle, self.node("Shape", scale))
-        quantised = self.node("QuantizeLinear", x, scale, zeros, axis=0)
+        if zero not in self._zeros:
+            self._zeros[zero] = self.node("Expand", middle, self.node("Shape", scale))
+        quantised = self.node("QuantizeLinear", x, scale, self._zeros[zero], axis=0)
         return _Operand(quantised, self.node("Unsqueeze", scale, self.numbers(1)), middle, factors)
 
-    def linear(self, x: Any, name: str) -> str:
+    def product(self, x: Any, name: str) -> str:
         weights = np.asarray(self.tensors[f"{name}.weight"], np.float32)
         quantised, scales = per_row(weights if x.factors is None else weights * x.factors)
         product = self.node(
@@ -145,7 +161,10 @@ class _Quantised(_Writer):
             x.zero,
             domain=_EXTENSIONS,
         )
-        return self.node("Add", self.node("Mul", product, x.scale), self.weight(f"{name}.bias"))
+        return self.node("Mul", product, x.scale)
+
+    def rows_changed(self) -> None:
+        self._zeros.clear()
 
 
 class _Operand(NamedTuple):
@@ -192,15 +211,17 @@ def _encoder(g: _Writer, config: EncoderConfig) -> str:
     for number in range(config.layers):
         layer = f"layers.{config.group(number)}"
         whole = g.operand(x, norm=norm)
-        key, value = (g.linear(whole, f"{layer}.attention.{which}") for which in ("key", "value"))
+        key, value = (g.product(whole, f"{layer}.attention.{which}") for which in ("key", "value"))
         if number == config.layers - 1:
             place = g.constant("first", np.int64(0))
             x = g.node("Reshape", g.node("Gather", g.node("Reshape", x, sequences), place, axis=1), flat)
+            g.rows_changed()
             whole = g.operand(x, norm=norm)
         query = g.linear(whole, f"{layer}.attention.query")
         parts = [g.node("Reshape", part, sequences) for part in (query, key, value)]
         seen = g.node("MultiHeadAttention", *parts, domain=_EXTENSIONS, num_heads=config.heads)
-        seen = g.linear(g.operand(g.node("Reshape", seen, flat)), f"{layer}.attention.output")
+        seen = g.product(g.operand(g.node("Reshape", seen, flat)), f"{layer}.attention.output")
+        seen = g.node("Add", seen, g.constant(f"{layer}.attention.bias", _attention_bias(g.tensors, layer)))
         norm = f"{layer}.attention.norm"
         x = g.norm(g.node("Add", seen, x), norm, config.norm_epsilon)
         up = g.linear(g.operand(x, norm=norm), f"{layer}.feed_forward.up")
@@ -209,9 +230,18 @@ def _encoder(g: _Writer, config: EncoderConfig) -> str:
         x = g.norm(g.node("Add", g.linear(up, f"{layer}.feed_forward.down"), x), norm, config.norm_epsilon)
     # a product of one row takes another way through the library and rounds otherwise: never one row
     x = g.node("Concat", x, x, axis=0)
-    dense = g.activation(_Writer.linear(g, x, "head.dense"), config.head_activation)
-    logits = _Writer.linear(g, dense, "head.output")  # small: fp32, as the projection above
+    dense = g.activation(g.plain_linear(x, "head.dense"), config.head_activation)
+    logits = g.plain_linear(dense, "head.output")  # small: fp32, as the projection above
     return g.node("Slice", logits, g.numbers(0), batch, g.numbers(0))
+
+
+def _attention_bias(tensors: Mapping[str, Array], layer: str) -> Array:
+    """The biases of value and output in one, and none for the keys. What a token gathers is a mean of values
+    with weights that sum to one, so a value's bias passes through to the output; a key's bias adds the same
+    to all that a token compares, which softmax does not see."""
+    of = f"{layer}.attention"
+    gathered = np.asarray(tensors[f"{of}.output.weight"], np.float64) @ tensors[f"{of}.value.bias"]
+    return np.asarray(tensors[f"{of}.output.bias"] + gathered, dtype=np.float32)
 
 
 def _embeddings(g: _Writer, config: EncoderConfig, length: str) -> str:
@@ -222,4 +252,4 @@ def _embeddings(g: _Writer, config: EncoderConfig, length: str) -> str:
     if config.segments:
         x = g.node("Add", x, g.rows("embeddings.segment", "segments"))
     x = g.norm(x, "embeddings.norm", config.norm_epsilon)
-    return _Writer.linear(g, x, "embeddings.project") if config.projected else x
+    return g.plain_linear(x, "embeddings.project") if config.projected else x
