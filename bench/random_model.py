@@ -1,5 +1,5 @@
-"""A cross-encoder with random weights, as a Hugging Face folder that every engine loads: how long a model takes
-does not depend on what its weights are, so no download is needed."""
+"""A cross-encoder with random weights, as a Hugging Face folder that every engine loads: how long a model
+takes does not depend on what its weights are, so no download is needed."""
 
 from __future__ import annotations
 

@@ -1,23 +1,24 @@
 """Pointwise reranking on one core beside sentence-transformers, rerankers and FlashRank: same weights, same
 candidates, one run.
 
-    python bench/rerank_cpu.py [--model FOLDER] [--queries 3] [--rounds 3] [--out results.json]
+    python bench/rerank_cpu.py [--model FOLDER] [--queries 2] [--rounds 3] [--out results.json]
 
 The candidates are passages of the bundled demo collection with their real lengths, 1,000 unless told
-otherwise, and the queries its questions; the model is of MiniLM-L6's shape with random weights, or any folder.
-A query's time is from its text and the candidates' ids to a ranked list of ids. tamis reads the tokens kept
-beside its index; the others, which have no such place, get texts from a dictionary in memory. Every engine has
-a process of its own with one thread, pinned to one core; they answer in turns, a query each, so that noise
-meets all alike.
+otherwise (`--words 40` cuts them to the length of MS MARCO's), and the queries its questions; the model has
+MiniLM-L6's shape and random weights, or is any folder. A query's time is from its text and the candidates'
+ids to a ranked list of ids. tamis reads the tokens kept beside its index; the others, which have no such
+place, get texts from a dictionary in memory. Every engine has a process of its own with one thread, pinned to
+one core; they answer in turns, a query each, so that noise meets all alike.
 
-The engines are used as their documentation says: sentence-transformers by `rank` with its default batch of 32,
-its int8 graph made with its own `export_dynamic_quantized_onnx_model`. FlashRank takes all passages as one
-batch, which for 1,000 of up to 512 tokens needs more than 12 GB for the attention scores alone: it is given 32
-at a time. It names a fixed set of models: the int8 graph of sentence-transformers is put where it looks for
-one of them.
+The engines are used as their documentation says: sentence-transformers by `rank` with its default batch of
+32, its int8 graph made by its own `export_dynamic_quantized_onnx_model`. (Its OpenVINO backend needs packages
+that cannot be installed beside those of its ONNX backend.) FlashRank takes all passages as one batch, which
+for 1,000 of up to 512 tokens needs more than 12 GB for the attention scores alone: it is given 32 at a time.
+It knows a fixed set of models: the int8 graph of sentence-transformers is put where it looks for one of them.
 
 Reported are medians and minima of seconds and of processor seconds (on a machine with other work the better
-measure), peak memory, and how far the rankings agree.
+measure), peak memory, and how far the rankings agree. Random weights make scores that lie close together, so
+that int8 moves more candidates than it does with trained ones.
 """
 
 from __future__ import annotations
@@ -33,17 +34,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
 from importlib import metadata
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cpu_rerankers import BATCH, ENGINES, Ranked, SentenceTransformers, Setting
 
-BATCH = 32  # sentence-transformers' default
-SEED = 0
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -52,192 +50,7 @@ ONE_THREAD = {
     "TQDM_DISABLE": "1",
     "TRANSFORMERS_VERBOSITY": "error",
 }
-Ranked = list[tuple[str, float]]  # ids and scores, best first
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What the engines share: the model's folder, a place for what they make of it, and the texts by id."""
-
-    model: Path
-    place: Path
-    texts: dict[str, str]
-    quantise: str
-
-    @property
-    def exported(self) -> Path:
-        return self.place / "sentence-transformers-onnx"
-
-    @property
-    def small_graph(self) -> str:
-        return f"onnx/model_qint8_{self.quantise}.onnx"
-
-
-class Tamis:
-    """The default: int8 by ONNX Runtime."""
-
-    packages = ("tamis", "onnxruntime")
-    precision = "int8"
-
-    @staticmethod
-    def build(setting: Setting) -> None:
-        import tamis
-        from tamis.infer.tokens import build_tokens
-        from tamis.models.tokenizer import Tokenizer
-
-        documents = (tamis.Document(identity, text) for identity, text in setting.texts.items())
-        index = tamis.Index.build(documents, setting.place / "index")
-        build_tokens(index, Tokenizer(setting.model))
-
-    def __init__(self, setting: Setting) -> None:
-        import tamis
-        from tamis.rank.mono import Mono
-
-        self.index = tamis.Index.open(setting.place / "index")
-        self.mono = Mono(str(setting.model), precision=self.precision, device="cpu", workers=1)
-        self.mono.prepare()
-
-    def rank(self, query: str, ids: Sequence[str]) -> Ranked:
-        from tamis.documents import Query
-        from tamis.ranking import Ranking
-
-        given = Ranking(Query("", query), tuple(ids), np.zeros(len(ids)), texts=self.index)
-        (ranking,) = self.mono.apply([given])
-        return list(zip(ranking.ids, ranking.scores.tolist(), strict=True))
-
-
-class TamisFp32(Tamis):
-    precision = "fp32"
-
-    @staticmethod
-    def build(setting: Setting) -> None:
-        pass
-
-
-class SentenceTransformers:
-    """The default: torch in fp32."""
-
-    packages: tuple[str, ...] = ("sentence-transformers", "torch", "transformers")
-
-    @staticmethod
-    def build(setting: Setting) -> None:
-        pass
-
-    def __init__(self, setting: Setting) -> None:
-        self.texts = setting.texts
-        self.model = self.open(setting)
-
-    def open(self, setting: Setting) -> Any:
-        from sentence_transformers import CrossEncoder
-
-        return CrossEncoder(str(setting.model), device="cpu")
-
-    def rank(self, query: str, ids: Sequence[str]) -> Ranked:
-        found = self.model.rank(query, [self.texts[i] for i in ids], batch_size=BATCH)
-        return [(ids[hit["corpus_id"]], float(hit["score"])) for hit in found]
-
-
-class SentenceTransformersOnnx(SentenceTransformers):
-    packages = ("optimum-onnx", "onnxruntime")
-
-    @staticmethod
-    def build(setting: Setting) -> None:
-        from sentence_transformers import CrossEncoder, export_dynamic_quantized_onnx_model
-
-        model = CrossEncoder(str(setting.model), backend="onnx", device="cpu", model_kwargs={"export": True})
-        model.save_pretrained(str(setting.exported))
-        export_dynamic_quantized_onnx_model(model, setting.quantise, str(setting.exported))
-
-    @staticmethod
-    def graph(setting: Setting) -> str:
-        return "onnx/model.onnx"
-
-    def open(self, setting: Setting) -> Any:
-        from sentence_transformers import CrossEncoder
-
-        options = {
-            "file_name": self.graph(setting),
-            "provider": "CPUExecutionProvider",
-            "session_options": one_thread_session(),
-        }
-        return CrossEncoder(str(setting.exported), backend="onnx", device="cpu", model_kwargs=options)
-
-
-class SentenceTransformersInt8(SentenceTransformersOnnx):
-    packages = ()
-
-    @staticmethod
-    def build(setting: Setting) -> None:
-        pass
-
-    @staticmethod
-    def graph(setting: Setting) -> str:
-        return setting.small_graph
-
-
-class Rerankers(SentenceTransformers):
-    packages = ("rerankers",)
-
-    def open(self, setting: Setting) -> Any:
-        from rerankers import Reranker
-
-        return Reranker(str(setting.model), model_type="cross-encoder", device="cpu", verbose=0)
-
-    def rank(self, query: str, ids: Sequence[str]) -> Ranked:
-        found = self.model.rank(query, [self.texts[i] for i in ids], doc_ids=list(ids))
-        return [(hit.document.doc_id, hit.score) for hit in found.results]
-
-
-class FlashRank(SentenceTransformers):
-    packages = ("FlashRank",)
-    name, file = "ms-marco-MiniLM-L-12-v2", "flashrank-MiniLM-L-12-v2_Q.onnx"
-
-    def open(self, setting: Setting) -> Any:
-        import onnxruntime
-
-        folder = setting.place / "flashrank" / self.name
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
-            (folder / name).write_bytes((setting.model / name).read_bytes())
-        (folder / self.file).write_bytes((setting.exported / setting.small_graph).read_bytes())
-        # it has no setting for threads, and the runtime's own choice leaves the core it is pinned to
-        onnxruntime.InferenceSession = partial(
-            onnxruntime.InferenceSession, sess_options=one_thread_session()
-        )
-        from flashrank import Ranker
-
-        return Ranker(self.name, cache_dir=str(folder.parent), log_level="ERROR")
-
-    def rank(self, query: str, ids: Sequence[str]) -> Ranked:
-        from flashrank import RerankRequest
-
-        passages = [{"id": i, "text": self.texts[i]} for i in ids]
-        found = []
-        for start in range(0, len(passages), BATCH):
-            found += self.model.rerank(RerankRequest(query, passages[start : start + BATCH]))
-        found.sort(key=lambda passage: -passage["score"])
-        return [(passage["id"], float(passage["score"])) for passage in found]
-
-
-ENGINES: dict[str, Any] = {
-    "tamis": Tamis,
-    "tamis fp32": TamisFp32,
-    "st torch": SentenceTransformers,
-    "st onnx": SentenceTransformersOnnx,
-    "st onnx int8": SentenceTransformersInt8,
-    "rerankers": Rerankers,
-    "flashrank": FlashRank,
-}
 DEFAULT, BACKENDS = "st torch", ("st torch", "st onnx", "st onnx int8")
-
-
-def one_thread_session() -> Any:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    return options
 
 
 def one_core() -> None:
@@ -259,7 +72,7 @@ def serve(name: str, setting: Setting, commands: Any, results: Any) -> None:
     The first result is the seconds to open, or why that failed."""
     one_core()
     try:
-        if "torch" in ENGINES[name].packages or issubclass(ENGINES[name], SentenceTransformers):
+        if issubclass(ENGINES[name], SentenceTransformers):
             import torch
 
             torch.set_num_threads(1)
@@ -300,8 +113,8 @@ def in_a_process(work: Callable[..., None], *arguments: Any) -> Any:
     return result
 
 
-def demo(candidates: int, queries: int) -> tuple[dict[str, str], list[str]]:
-    """The first passages and questions of the bundled collection."""
+def demo(candidates: int, queries: int, words: int | None) -> tuple[dict[str, str], list[str]]:
+    """The first passages and questions of the bundled collection, passages cut to so many words."""
     import tamis
 
     folder = Path(tamis.__file__).parent / "demo_data"
@@ -309,22 +122,26 @@ def demo(candidates: int, queries: int) -> tuple[dict[str, str], list[str]]:
         rows = [json.loads(line) for line in islice(lines, candidates)]
     with (folder / "queries.jsonl").open(encoding="utf-8") as lines:
         questions = [json.loads(line)["text"] for line in islice(lines, queries)]
-    return {row["_id"]: f"{row['title']}\n{row['text']}" for row in rows}, questions
+    texts = {row["_id"]: f"{row['title']}\n{row['text']}" for row in rows}
+    if words is not None:
+        texts = {identity: " ".join(text.split()[:words]) for identity, text in texts.items()}
+    return texts, questions
 
 
 def make_model(folder: Path, results: Any) -> None:
     import random_model
 
-    texts, _ = demo(10**6, 0)
+    texts, _ = demo(10**6, 0, None)
     random_model.write_model(folder, texts.values())
     results.put(None)
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    texts, questions = demo(arguments.candidates, arguments.queries)
+    texts, questions = demo(arguments.candidates, arguments.queries, arguments.words)
     ids = list(texts)
     report: dict[str, Any] = {
         "candidates": len(ids),
+        "words": arguments.words,
         "queries": len(questions),
         "rounds": arguments.rounds,
         "machine": processor(),
@@ -440,9 +257,10 @@ COLUMNS = (
 
 
 def show(report: dict[str, Any]) -> None:
+    cut = f" of at most {report['words']} words" if report["words"] else ""
     print(
-        f"\n{report['candidates']:,} candidates, {report['queries']} queries, {report['rounds']} rounds, "
-        f"1 core of {report['machine']}"
+        f"\n{report['candidates']:,} candidates{cut}, {report['queries']} queries, "
+        f"{report['rounds']} rounds, 1 core of {report['machine']}"
     )
     print(", ".join(f"{package} {version}" for package, version in report["versions"].items()))
     engines = report["engines"]
@@ -477,9 +295,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", type=Path, help="a folder of a BERT-like cross-encoder")
+    parser.add_argument("--model", type=Path, help="a folder of a BERT-like cross-encoder with one label")
     parser.add_argument("--candidates", type=int, default=1000)
-    parser.add_argument("--queries", type=int, default=3)
+    parser.add_argument("--words", type=int, help="of a passage at most (default: all)")
+    parser.add_argument("--queries", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--engines", nargs="*", choices=list(ENGINES), default=list(ENGINES))
     parser.add_argument("--quantise", default="avx512_vnni", help="what sentence-transformers quantises for")

@@ -16,24 +16,21 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tamis import Mono  # noqa: E402
 from tamis.documents import Document, Query  # noqa: E402
 from tamis.errors import CorruptError, InputError, StorageError, TamisError  # noqa: E402
 from tamis.models.checkpoint import load_checkpoint  # noqa: E402
 from tamis.models.encoder import Encoder  # noqa: E402
 from tamis.models.templates import Tokenised  # noqa: E402
-from tamis.models.tokenizer import Tokenizer  # noqa: E402
 from tamis.models.weights import stored_tensors  # noqa: E402
 from tamis.rank.given import Documents  # noqa: E402
 from tamis.ranking import Ranking  # noqa: E402
-from tamis.train.dev import DevRun, open_dev  # noqa: E402
+from tamis.train.dev import DevRun  # noqa: E402
 from tamis.train.fit import Part, fit, learning_rate, parameter_groups  # noqa: E402
 from tamis.train.loop import Ranker, RankingTask, train  # noqa: E402
 from tamis.train.recipe import Data, Dev, Limits, Loss, Model, Optimiser, Recipe, Run  # noqa: E402
 from tamis.train.recipe import Examples as Drawn  # noqa: E402
 from tamis.train.sets import Candidates, Group, Judged, TrainingSet  # noqa: E402
 from tamis.train.sources import Examples  # noqa: E402
-from tamis.train.start import keep_layers, load_start  # noqa: E402
 from tamis.train.state import LOG, STATE, read_log  # noqa: E402
 
 QUERIES, DOCUMENTS, STEPS = 6, 30, 12
@@ -274,30 +271,6 @@ def test_on_a_card_packed_inputs_in_bf16_learn_as_padded_ones(folder: Path, tmp_
     assert trained_.loss is not None and math.isfinite(trained_.loss)
 
 
-# -- where it starts
-
-
-def test_layers_that_are_kept(folder: Path, tmp_path: Path) -> None:
-    before = load_checkpoint(folder)
-    kept = keep_layers(before, [1])
-    assert kept.config.layers == 1 and kept.fingerprint != before.fingerprint
-    for name in kept.tensors:
-        old = name.replace("layers.0.", "layers.1.")
-        assert np.array_equal(kept.tensors[name], before.tensors[old]), name
-    plan = recipe(folder, model=Model(str(folder), layers=(1,)), optimiser=Optimiser(steps=1))
-    trained(plan, tmp_path)
-    assert load_checkpoint(tmp_path / "last").config.layers == 1
-    with pytest.raises(InputError, match="layers 2 of a model that has 2: choose from 0 to 1"):
-        keep_layers(before, [2])
-
-
-def test_a_new_head_is_drawn_from_the_seed(folder: Path) -> None:
-    one, again, other = (load_start(Model(str(folder), labels=2), seed).tensors for seed in (1, 1, 2))
-    assert one["head.output.weight"].shape[0] == 2
-    assert np.array_equal(one["head.output.weight"], again["head.output.weight"])
-    assert not np.array_equal(one["head.output.weight"], other["head.output.weight"])
-
-
 # -- the same again, and going on
 
 
@@ -499,42 +472,3 @@ def test_the_best_weights_are_kept_and_score_what_the_log_says(folder: Path, tmp
     assert measured[result.best_step or 0] == result.best and result.model == tmp_path / "best"
     best = RankingTask(plan, load_checkpoint(result.model), Examples.of(data(), plan), dev, "cpu")
     assert best.evaluate() == result.best
-
-
-def test_a_dev_run_is_reranked_as_the_stage_would(folder: Path, tmp_path: Path) -> None:
-    words = ["sieve", "flour", "cake", "onion", "soup", "butter", "steel"]
-    documents = [Document(f"d{n}", " ".join(words[n % 7 :][:3]), words[-n % 7]) for n in range(14)]
-    (tmp_path / "c.jsonl").write_text(
-        "".join(json.dumps({"_id": d.id, "title": d.title, "text": d.text}) + "\n" for d in documents)
-    )
-    (tmp_path / "q.jsonl").write_text(
-        "".join(json.dumps({"_id": f"q{n}", "text": words[n]}) + "\n" for n in range(3))
-    )
-    (tmp_path / "qrels.txt").write_text("q0 0 d3 1\nq1 0 d5 1\nq7 0 d1 1\n")
-    (tmp_path / "run.txt").write_text(
-        "".join(f"q{q} Q0 d{n} {n + 1} {20 - n} x\n" for q in range(3) for n in range(14))
-    )
-    place = {
-        name: str(tmp_path / file)
-        for name, file in (("queries", "q.jsonl"), ("qrels", "qrels.txt"), ("run", "run.txt"))
-    }
-    settings = Dev(**place, corpus=(str(tmp_path / "c.jsonl"),), depth=10)
-    checkpoint = load_checkpoint(folder)
-    dev = open_dev(settings, Tokenizer(folder), checkpoint.config, Limits(), pairs=False)
-    assert [ranking.query.id for ranking in dev.rankings] == ["q0", "q1"]
-    assert dev.first() == pytest.approx((1 / math.log2(5) + 1 / math.log2(7)) / 2)
-    task = RankingTask(recipe(folder), checkpoint, Examples.of(data(), recipe(folder)), dev, "cpu")
-    mono = Mono(str(folder), precision="fp32", device="cpu")
-    ranks = [
-        [hit.id for hit in mono.apply([ranking])[0]].index(f"d{wanted}") + 1
-        for ranking, wanted in zip(dev.rankings, (3, 5), strict=True)
-    ]
-    assert task.evaluate() == pytest.approx(sum(1 / math.log2(rank + 1) for rank in ranks) / 2)
-    in_twos = open_dev(
-        settings, Tokenizer(folder), replace(checkpoint.config, segments=3), Limits(), pairs=True
-    )
-    assert len(in_twos.inputs) == 2 * 10 * 9
-    with pytest.raises(InputError, match="there is no measure 'nDGC'"):
-        open_dev(
-            replace(settings, measure="nDGC"), Tokenizer(folder), checkpoint.config, Limits(), pairs=False
-        )

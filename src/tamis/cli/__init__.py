@@ -23,6 +23,7 @@ VERBS = {
     "delete": "delete documents",
     "merge": "merge an index into one segment",
     "tokens": "tokenise an index's documents for a model, once",
+    "train": "train a model by a recipe",
     "export": "write a model as an ONNX graph",
     "demo": "index, search and evaluate the bundled collection",
     "doctor": "check the installation, and an index",

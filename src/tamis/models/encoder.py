@@ -2,13 +2,16 @@
 
 One network, post-norm as in Vaswani et al. 2017 and Devlin et al. 2019; the families differ in a few numbers
 of `EncoderConfig`. There are two ways through it. *Padded* takes a rectangle of tokens, and masks what fills
-it up. *Packed* takes the tokens of all inputs end to end and computes nothing for padding.
+it up. *Packed* takes the tokens of all inputs end to end and computes nothing for padding. Dropout falls on
+hidden states in both, and on attention weights in padded inputs only: the kernel that attends within packed
+inputs has none.
 
 Names in comments: B inputs of at most L tokens, T tokens in all, N heads of D values, H = N D.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Protocol, cast
 
@@ -89,6 +92,11 @@ class Encoder(nn.Module):
     ) -> list[Tensor]:
         """The same for packed inputs, [T, H]."""
         return self._states(*self._packed(ids, segments, ends, max_length))
+
+    def attention_scores(self, layer: int, x: Tensor) -> Tensor:
+        """How much each token of padded inputs looks at each, before the softmax: [B, N, L, L], padding
+        included. `x` is what goes into the layer, numbered from 0: `hidden_states(...)[layer]`."""
+        return cast(Layer, self._layer(layer)).attention.scores(x)
 
     def _packed(self, ids: Tensor, segments: Tensor, ends: Tensor, max_length: int) -> tuple[Tensor, _Packed]:
         starts, lengths = ends[:-1], ends.diff()
@@ -175,6 +183,12 @@ class Attention(nn.Module):
             mixed = attend.all_to_all(q, k, v, rate)
         return cast(Tensor, self.norm(asking + self.dropout(self.output(mixed.flatten(-2)))))
 
+    def scores(self, x: Tensor) -> Tensor:
+        """[B, N, L, L] of padded x: what the fused kernels above do not show, computed once more."""
+        asking = 2 * x.shape[-1]
+        q, k = self._parts(F.linear(x, self.qkv.weight[:asking], self.qkv.bias[:asking]))
+        return q.transpose(1, 2) @ k.permute(0, 2, 3, 1) / math.sqrt(self.shape[1])
+
     def _parts(self, x: Tensor) -> tuple[Tensor, ...]:
         """[..., m H] as m tensors [..., N, D], without a copy."""
         return x.view(*x.shape[:-1], -1, *self.shape).unbind(-3)
@@ -208,8 +222,9 @@ class Head(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         # The head may be kept in float32 where the layers are in bfloat16: eight bits of a logit are too few
         # to order a thousand candidates.
-        x = self.activation(self.dense(x.to(self.dense.weight.dtype)))
-        return cast(Tensor, self.output(self.dropout(x)))
+        with torch.autocast(x.device.type, enabled=False):  # nor may training round them
+            x = self.activation(self.dense(x.to(self.dense.weight.dtype)))
+            return cast(Tensor, self.output(self.dropout(x)))
 
 
 class _Attend(Protocol):
@@ -242,7 +257,7 @@ class _Padded:
 
 
 class _Packed:
-    """Tensors are [T, ...]; a token sees those between its input's two ends."""
+    """Tensors are [T, ...]; a token sees those between its input's two ends. No dropout here, see above."""
 
     def __init__(self, ends: Tensor, max_length: int) -> None:
         self.ends, self.max_length = ends, max_length
@@ -252,27 +267,25 @@ class _Packed:
         return x.index_select(0, self.ends[:-1])
 
     def all_to_all(self, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
-        return _varlen(q, k, v, self.ends, self.ends, self.max_length, self.max_length, dropout)
+        return _varlen(q, k, v, self.ends, self.ends, self.max_length, self.max_length)
 
     def first_to_all(self, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
-        return _varlen(q, k, v, self.counts, self.ends, 1, self.max_length, dropout)
+        return _varlen(q, k, v, self.counts, self.ends, 1, self.max_length)
 
 
 def _varlen(
-    q: Tensor, k: Tensor, v: Tensor, q_ends: Tensor, k_ends: Tensor, max_q: int, max_k: int, dropout: float
+    q: Tensor, k: Tensor, v: Tensor, q_ends: Tensor, k_ends: Tensor, max_q: int, max_k: int
 ) -> Tensor:
     """Attention within each input of packed q, k, v [T, N, D]: one flash-attention kernel for all of them
     where the device has it, else one after the other."""
     if q.is_cuda and q.dtype in (torch.bfloat16, torch.float16):
-        if dropout:
-            raise NotImplementedError("no dropout in packed attention: train with padded inputs")
         from torch.nn.attention.varlen import varlen_attn
 
         return cast(Tensor, varlen_attn(q, k, v, q_ends, k_ends, max_q, max_k))
     q_sizes, k_sizes = q_ends.diff().tolist(), k_ends.diff().tolist()
     qkv = zip(torch.split(q, q_sizes), torch.split(k, k_sizes), torch.split(v, k_sizes), strict=True)
     inputs = ((q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1)) for q, k, v in qkv)  # [N, L, D]
-    mixed = [F.scaled_dot_product_attention(q, k, v, dropout_p=dropout) for q, k, v in inputs]
+    mixed = [F.scaled_dot_product_attention(q, k, v) for q, k, v in inputs]
     return torch.cat([part.transpose(0, 1) for part in mixed])
 
 
