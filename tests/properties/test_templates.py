@@ -94,6 +94,62 @@ def test_inputs_of_several_texts(
 
 
 @settings(deadline=None, max_examples=60)
+@given(
+    queries=st.lists(TOKENS, min_size=1, max_size=4),
+    texts=st.lists(TOKENS, min_size=2, max_size=6),
+    special=SPECIALS,
+    form=FORMS,
+    data=st.data(),
+    **LIMITS,
+)
+def test_several_queries_at_once_are_one_after_the_other(
+    queries: list[list[int]],
+    texts: list[list[int]],
+    special: Special,
+    form: Form,
+    query_limit: int,
+    total_limit: int,
+    data: st.DataObject,
+) -> None:
+    own = data.draw(st.lists(st.integers(0, len(queries) - 1), min_size=len(texts), max_size=len(texts)))
+    together, cut = mono(
+        Tokenised.of(queries),
+        Tokenised.of(texts),
+        special,
+        own=np.array(own),
+        query_limit=query_limit,
+        total_limit=total_limit,
+        form=form,
+    )
+    alone = [
+        mono(
+            queries[number],
+            Tokenised.of([text]),
+            special,
+            query_limit=query_limit,
+            total_limit=total_limit,
+            form=form,
+        )
+        for number, text in zip(own, texts, strict=True)
+    ]
+    assert rows(together) == rows(Inputs.join([inputs for inputs, _ in alone]))
+    assert cut.text_tokens_lost == sum(each.text_tokens_lost for _, each in alone)
+    pair, total_limit = np.array([[0, 1], [1, 0]]), total_limit + 20
+    both = duo(
+        Tokenised.of(queries),
+        Tokenised.of(texts),
+        pair,
+        special,
+        own=np.array(own[:2]),
+        total_limit=total_limit,
+    )
+    assert rows(both[0]) == [
+        rows(duo(queries[number], Tokenised.of(texts), pair, special, total_limit=total_limit)[0])[place]
+        for place, number in enumerate(own[:2])
+    ]
+
+
+@settings(deadline=None, max_examples=60)
 @given(texts=st.lists(TOKENS, min_size=1, max_size=8), data=st.data())
 def test_take_is_slicing(texts: list[list[int]], data: st.DataObject) -> None:
     inputs, _ = mono([7], Tokenised.of(texts), Special(cls=1, sep=2))

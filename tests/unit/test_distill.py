@@ -24,7 +24,6 @@ from tamis.ranking import Ranking, ScoreKind  # noqa: E402
 from tamis.stage import Stage  # noqa: E402
 from tamis.train import losses  # noqa: E402
 from tamis.train.distill import (  # noqa: E402
-    RECIPES,
     Distiller,
     Projections,
     Weights,
@@ -221,16 +220,6 @@ def test_what_cannot_be_compared_is_refused(tmp_path, tiny_checkpoint):
     labels_only = Weights(embedding=0.0, hidden=0.0, attention=0.0, alpha=1.0)
     with pytest.raises(InputError, match="nothing to learn"):
         Distiller(two_heads, teacher, weights=labels_only).loss(*BATCH)
-
-
-def test_the_three_recipes():
-    assert {name: [phase.teacher for phase in phases] for name, phases in RECIPES.items()} == {
-        "ranker": ["ranker"],
-        "lm-labels": ["language model", "labels"],
-        "lm-ranker": ["language model", "ranker"],
-    }
-    for first, *others in RECIPES.values():
-        assert first.start == "scratch" and all(phase.start == "before" for phase in others)
 
 
 # -- from scratch

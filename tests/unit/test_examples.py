@@ -482,6 +482,29 @@ def test_negatives_are_drawn_from_everywhere_they_may() -> None:
     assert drawn(Negatives(random=1.0)) == {0, 2, 3, 4, 5, 6, 7, 8}
 
 
+def test_of_long_lists_every_wanted_candidate_is_as_likely_as_another() -> None:
+    """Only some of such a list are looked at: 100 wanted ones, of which 2 are relevant."""
+    listed = list(range(300))
+    data = by_hand({0: [150, 7, 160]}, candidates=[listed], documents=400)
+    for size, batches in ((2, 3000), (4, 1000)):
+        stream = grouped(data, size, 4, 0, Negatives(first=101, last=200))
+        drawn = np.concatenate([group.documents[1:] for group in groups(stream, batches // 4)])
+        counts = np.bincount(drawn, minlength=400)
+        assert set(np.flatnonzero(counts)) == set(range(100, 200)) - {150, 160}
+        expected = len(drawn) / 98
+        chi_square = ((counts[counts > 0] - expected) ** 2 / expected).sum()
+        assert chi_square < 150  # 97 degrees of freedom: about 97, give or take 14
+
+
+def test_a_window_with_just_enough_has_no_others() -> None:
+    data = by_hand({0: [0]}, candidates=[list(range(40))], documents=60)
+    for size in (3, 4, 5, 6):  # of the window's five all but the relevant are wanted, or one more
+        stream = grouped(data, size, 1, 0, Negatives(last=5))
+        for group in groups(stream, 30):
+            assert len(set(group.documents.tolist()) - {0}) == size - 1
+            assert len(set(group.documents.tolist()) & {1, 2, 3, 4}) == min(size - 1, 4)
+
+
 def test_the_share_of_random_documents() -> None:
     data = by_hand({0: [0]}, candidates=[[1]], documents=1000)
     found = groups(balanced(data, 20, 0, Negatives(random=0.25)), 100)

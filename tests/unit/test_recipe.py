@@ -260,9 +260,7 @@ def test_a_recipe_stands_on_its_base_field_by_field(written: Any) -> None:
 
 
 def test_a_base_that_is_not_there_or_is_itself(written: Any) -> None:
-    assert "there is no recipe 'monobart': give a file, or one of duobert" in refused(
-        written('base = "monobart"')
-    )
+    assert "there is no recipe 'monobart': give a file, or one of " in refused(written('base = "monobart"'))
     assert "base is 3: it must be a file or one of" in refused(written("base = 3"))
     assert "the recipe is its own base" in refused(written('base = "mine.toml"'))
 

@@ -240,6 +240,28 @@ def test_listwise_budgets_are_equal() -> None:
     assert truncation.text_tokens_lost == 5 * 12
 
 
+# -- several queries
+
+
+def test_each_input_has_its_own_query() -> None:
+    """The long query leaves its text 512 - 3 - 64 = 445 tokens, the short one all of 508."""
+    queries = Tokenised.of([[7], list(range(70))])
+    inputs, truncation = mono(queries, of_length(600, 600, 2), BERT, own=np.array([1, 0, 1]))
+    assert inputs.lengths.tolist() == [512, 512, 3 + 64 + 2]
+    assert inputs.ids[512:516].tolist() == [CLS, 7, SEP, 2000]
+    assert inputs.ids[1024:1028].tolist() == [CLS, 0, 1, 2]
+    assert (truncation.texts, truncation.texts_cut, truncation.text_tokens_lost) == (3, 2, 155 + 92)
+    assert (truncation.queries, truncation.queries_cut, truncation.query_tokens_lost) == (2, 1, 6)
+    pairs, _ = duo(queries, TEXTS, np.array([[0, 1], [1, 2]]), BERT, own=np.array([0, 0]))
+    assert rows(pairs) == rows(duo([7], TEXTS, np.array([[0, 1], [1, 2]]), BERT)[0])
+
+
+@pytest.mark.parametrize("own", [None, np.array([0])])
+def test_an_input_without_a_query(own: np.ndarray | None) -> None:
+    with pytest.raises(InputError, match=r"3 inputs with [01] queries: give each its own"):
+        mono(Tokenised.of([[7], [8]]), TEXTS, BERT, own=own)
+
+
 # -- what is cut
 
 

@@ -24,6 +24,8 @@ VERBS = {
     "merge": "merge an index into one segment",
     "tokens": "tokenise an index's documents for a model, once",
     "train": "train a model by a recipe",
+    "distill": "make a small model of a large one, by a recipe",
+    "pretrain": "pretrain a model on a corpus, by a recipe",
     "export": "write a model as an ONNX graph",
     "demo": "index, search and evaluate the bundled collection",
     "doctor": "check the installation, and an index",
@@ -33,7 +35,7 @@ _HELP = f"""usage: tamis VERB ...
 Multi-stage text ranking: index documents, search them, evaluate the result.
 
 verbs:
-{"".join(f"  {verb:<8}{purpose}{chr(10)}" for verb, purpose in VERBS.items())}
+{"".join(f"  {verb:<10}{purpose}{chr(10)}" for verb, purpose in VERBS.items())}
 `tamis VERB --help` says what a verb takes; `tamis demo` shows what it is all about.
 `tamis --version` prints the version.
 """

@@ -15,6 +15,8 @@ function says in a `Truncation` what fell away.
 
 An empty text gives `[CLS] q [SEP] [SEP]`, an empty query `[CLS] [SEP] d [SEP]`; both are scored like any
 other.
+
+The query may be one for all inputs, its tokens, or one of several: then `own` says which is each input's.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -173,10 +175,11 @@ def _report(what: str, cut: int, of: int, lost: int, tokens: int, at_least: bool
 
 
 def mono(
-    query_ids: Sequence[int] | Array,
+    query: Sequence[int] | Array | Tokenised,
     texts: Tokenised,
     special: Special,
     *,
+    own: Array | None = None,
     query_limit: int = 64,
     total_limit: int = 512,
     form: Form = "default",
@@ -190,6 +193,9 @@ def mono(
     >>> inputs, truncation = mono([7], Tokenised.of([[8, 9], [5]]), Special(cls=1, sep=2))
     >>> inputs.ids.tolist(), inputs.segments.tolist(), inputs.ends.tolist()
     ([1, 7, 2, 8, 9, 2, 1, 7, 2, 5, 2], [0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1], [0, 6, 11])
+    >>> queries, texts = Tokenised.of([[7], [6, 6]]), Tokenised.of([[8], [9]])
+    >>> mono(queries, texts, Special(cls=1, sep=2), own=np.array([1, 0]))[0].ids.tolist()
+    [1, 6, 6, 2, 8, 2, 1, 7, 2, 9, 2]
     """
     if form not in get_args(Form):
         raise InputError(f"no input form {form!r}", remedy=f"use one of {', '.join(get_args(Form))}")
@@ -197,23 +203,26 @@ def mono(
     between, end = ([], []) if marked else _separators(special)
     opening, closing = (special.query_marker, special.document_marker) if marked else ((), ())
     room = total_limit - 1 - len([*opening, *closing, *between, *end])
-    query = _first(query_ids, _query_budget(query_limit, room, 1))
+    asked = _asked(query, own, len(texts), _query_budget(query_limit, room, 1))
     parts: list[_Part]
     if form == "swapped":
-        parts = [(0, [special.cls]), (0, None), (0, between), (1, [*query, *end])]
+        parts = [(0, [special.cls]), (0, _TEXT), (0, between), (1, _QUERY), (1, end)]
     else:
-        parts = [(0, [special.cls, *opening, *query, *between]), (1, closing), (1, None), (1, end)]
-    budget = room - len(query)
-    inputs = _assemble(parts, texts, np.arange(len(texts))[:, None], budget, segment_types)
-    return inputs, _truncation(query_ids, query, texts, budget)
+        parts = [(0, [special.cls, *opening]), (0, _QUERY), (0, between)]
+        parts += [(1, closing), (1, _TEXT), (1, end)]
+    budgets = room - asked.counts[asked.own]
+    rows = np.arange(len(texts))
+    inputs = _assemble(parts, asked, texts, rows[:, None], budgets, segment_types)
+    return inputs, _truncation(asked, texts, rows, budgets)
 
 
 def duo(
-    query_ids: Sequence[int] | Array,
+    query: Sequence[int] | Array | Tokenised,
     texts: Tokenised,
     pairs: Array,
     special: Special,
     *,
+    own: Array | None = None,
     query_limit: int = 62,
     text_limit: int = 223,
     total_limit: int = 512,
@@ -230,15 +239,16 @@ def duo(
             f"duo needs three segment types where the model has {segment_types}",
             remedy="use a model trained for pairs, or give this one a third segment",
         )
-    return _several(query_ids, texts, pairs, special, query_limit, text_limit, total_limit, [1, 2])
+    return _several(query, own, texts, pairs, special, query_limit, text_limit, total_limit, [1, 2])
 
 
 def listwise(
-    query_ids: Sequence[int] | Array,
+    query: Sequence[int] | Array | Tokenised,
     texts: Tokenised,
     groups: Array,
     special: Special,
     *,
+    own: Array | None = None,
     query_limit: int = 62,
     total_limit: int = 512,
     segment_types: int = 2,
@@ -251,7 +261,7 @@ def listwise(
     ([1, 7, 2, 6, 2, 8, 9, 2, 5, 2], [0, 0, 0, 1, 1, 1, 1, 1, 1, 1])
     """
     segments = [min(1, max(segment_types - 1, 0))] * groups.shape[1]
-    return _several(query_ids, texts, groups, special, query_limit, total_limit, total_limit, segments)
+    return _several(query, own, texts, groups, special, query_limit, total_limit, total_limit, segments)
 
 
 def ablated(tensors: Mapping[str, Array], form: Form) -> dict[str, Array]:
@@ -268,11 +278,32 @@ def ablated(tensors: Mapping[str, Array], form: Form) -> dict[str, Array]:
     return {**tensors, **zeros}
 
 
-_Part = tuple[int, Sequence[int] | None]  # a segment, and the tokens; None where the next text goes
+_QUERY, _TEXT = "query", "text"  # where an input's own query and its next text go
+_Part = tuple[int, Sequence[int] | str]  # a segment, and the tokens of every input, or whose own go here
+
+
+class _Asked(NamedTuple):
+    """Queries, of which each input has one."""
+
+    queries: Tokenised
+    counts: Array  # int64[queries]: how many of its tokens are kept
+    own: Array  # int64[inputs]: the number of each input's query
+
+
+def _asked(query: Sequence[int] | Array | Tokenised, own: Array | None, inputs: int, budget: int) -> _Asked:
+    if not isinstance(query, Tokenised):
+        ids, length = np.asarray(query, dtype=np.int32), np.array([len(query)])
+        query, own = Tokenised(ids, _ends(length), length), np.zeros(inputs, np.int64)
+    elif own is None or len(own) != inputs:
+        raise InputError(
+            f"{inputs} inputs with {0 if own is None else len(own)} queries", remedy="give each its own"
+        )
+    return _Asked(query, np.minimum(np.diff(query.ends), budget), own)
 
 
 def _several(
-    query_ids: Sequence[int] | Array,
+    query: Sequence[int] | Array | Tokenised,
+    own: Array | None,
     texts: Tokenised,
     groups: Array,
     special: Special,
@@ -286,13 +317,13 @@ def _several(
     count = len(segments)
     room = total_limit - 1 - count * len(between) - len(end)
     query_budget = _query_budget(query_limit, room, count)
-    budget = min(text_limit, (room - query_budget) // count)
-    query = _first(query_ids, query_budget)
-    parts: list[_Part] = [(0, [special.cls, *query, *between])]
+    budget = np.array(min(text_limit, (room - query_budget) // count))
+    asked = _asked(query, own, len(groups), query_budget)
+    parts: list[_Part] = [(0, [special.cls]), (0, _QUERY), (0, between)]
     for place, segment in enumerate(segments, start=1):
-        parts += [(segment, None), (segment, end if place == count else between)]
-    inputs = _assemble(parts, texts, groups, budget, max(segments) + 1)
-    return inputs, _truncation(query_ids, query, texts.take(np.unique(groups)), budget)
+        parts += [(segment, _TEXT), (segment, end if place == count else between)]
+    inputs = _assemble(parts, asked, texts, groups, budget, max(segments) + 1)
+    return inputs, _truncation(asked, texts, np.unique(groups), budget)
 
 
 def _separators(special: Special) -> tuple[list[int], list[int]]:
@@ -310,24 +341,23 @@ def _query_budget(limit: int, room: int, texts: int) -> int:
     return min(limit, room // (texts + 1))
 
 
-def _first(query_ids: Sequence[int] | Array, budget: int) -> list[int]:
-    query: list[int] = np.asarray(query_ids[:budget], dtype=np.int64).tolist()
-    return query
-
-
 def _assemble(
-    parts: Sequence[_Part], texts: Tokenised, groups: Array, budget: int, segment_types: int
+    parts: Sequence[_Part], asked: _Asked, texts: Tokenised, groups: Array, budgets: Array, segment_types: int
 ) -> Inputs:
-    """Every input is the same sequence of parts. All tokens lie in one array, the texts' and then the fixed
-    parts', so that the inputs are one gather from it."""
-    sources, place, column = [texts.ids], len(texts.ids), 0
+    """Every input is the same sequence of parts. All tokens lie in one array, the texts', the queries' and
+    then the fixed parts', so that the inputs are one gather from it."""
+    place, column = len(texts.ids), 0
+    own_starts, own_counts = asked.queries.ends[asked.own] + place, asked.counts[asked.own]
+    sources, place = [texts.ids, asked.queries.ids], place + len(asked.queries.ids)
     starts = np.empty((len(groups), len(parts)), dtype=np.int64)
     counts = np.empty_like(starts)
     for number, (_, tokens) in enumerate(parts):
-        if tokens is None:
+        if tokens is _QUERY:
+            starts[:, number], counts[:, number] = own_starts, own_counts
+        elif tokens is _TEXT:
             chosen = groups[:, column]
             starts[:, number] = texts.ends[chosen]
-            counts[:, number] = np.minimum(texts.ends[chosen + 1] - texts.ends[chosen], budget)
+            counts[:, number] = np.minimum(texts.ends[chosen + 1] - texts.ends[chosen], budgets)
             column += 1
         else:
             starts[:, number], counts[:, number] = place, len(tokens)
@@ -341,20 +371,21 @@ def _assemble(
     return Inputs(ids, np.repeat(np.tile(segments, len(groups)), counts.ravel()), ends)
 
 
-def _truncation(
-    query_ids: Sequence[int] | Array, query: Sequence[int], texts: Tokenised, budget: int
-) -> Truncation:
-    lost = texts.lengths - np.minimum(np.diff(texts.ends), budget)
+def _truncation(asked: _Asked, texts: Tokenised, used: Array, budgets: Array) -> Truncation:
+    """Of the queries, and of the texts with the numbers `used`."""
+    lengths, held = texts.lengths[used], texts.ends[used + 1] - texts.ends[used]
+    lost = lengths - np.minimum(held, budgets)
+    query_lost = asked.queries.lengths - asked.counts
     return Truncation(
-        texts=len(texts),
+        texts=len(used),
         texts_cut=int(np.count_nonzero(lost)),
-        text_tokens=int(texts.lengths.sum()),
+        text_tokens=int(lengths.sum()),
         text_tokens_lost=int(lost.sum()),
-        queries=1,
-        queries_cut=int(len(query) < len(query_ids)),
-        query_tokens=len(query_ids),
-        query_tokens_lost=len(query_ids) - len(query),
-        at_least=bool((texts.lengths >= COUNTED).any()),
+        queries=len(asked.queries),
+        queries_cut=int(np.count_nonzero(query_lost)),
+        query_tokens=int(asked.queries.lengths.sum()),
+        query_tokens_lost=int(query_lost.sum()),
+        at_least=bool((lengths >= COUNTED).any()),
     )
 
 

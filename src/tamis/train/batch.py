@@ -11,9 +11,9 @@ from tamis.columns import Array
 from tamis.errors import InputError
 from tamis.models import templates
 from tamis.models.config import EncoderConfig
-from tamis.models.templates import Inputs, Special, Tokenised
+from tamis.models.templates import Inputs, Special
 from tamis.train.recipe import Limits
-from tamis.train.sets import Group, TrainingSet
+from tamis.train.sets import Group, TrainingSet, ends_of
 
 QUERY_LIMIT = {"mono": 64, "duo": 62}  # the stages' own
 
@@ -45,37 +45,36 @@ def ranking_batch(
     """The batch of these groups. With `pairs` every two documents of a group are an input for duo."""
     if not groups:
         raise InputError("a batch without examples", remedy="check the data of the recipe")
-    # once for all groups, because a gather from a large collection has a cost of its own
-    sizes = [len(group.documents) for group in groups]
+    # all groups at once: what numpy costs for each call is more than what a group's tokens cost
+    sizes = np.array([len(group.documents) for group in groups])
     texts = examples.documents.take(np.concatenate([group.documents for group in groups]))
     queries = examples.queries.take([group.query for group in groups])
-    starts = np.cumsum([0, *sizes])
     query_limit = limits.query or QUERY_LIMIT["duo" if pairs else "mono"]
     total = min(limits.total, config.max_length)
-    parts = []
-    for number, (start, size) in enumerate(zip(starts.tolist(), sizes, strict=False)):
-        query = queries.ids[queries.ends[number] : queries.ends[number + 1]]
-        own = _slice(texts, start, start + size)
-        if pairs:
-            made, _ = templates.duo(
-                query,
-                own,
-                np.arange(size).reshape(-1, 2),
-                special,
-                query_limit=query_limit,
-                total_limit=total,
-                segment_types=config.segments,
-            )
-        else:
-            made, _ = templates.mono(
-                query,
-                own,
-                special,
-                query_limit=query_limit,
-                total_limit=total,
-                segment_types=config.segments,
-            )
-        parts.append(made)
+    if pairs:
+        sizes //= 2
+    own = np.repeat(np.arange(len(groups)), sizes)  # the query of each input
+    if pairs:
+        inputs, _ = templates.duo(
+            queries,
+            texts,
+            np.arange(len(texts)).reshape(-1, 2),
+            special,
+            own=own,
+            query_limit=query_limit,
+            total_limit=total,
+            segment_types=config.segments,
+        )
+    else:
+        inputs, _ = templates.mono(
+            queries,
+            texts,
+            special,
+            own=own,
+            query_limit=query_limit,
+            total_limit=total,
+            segment_types=config.segments,
+        )
     labels = np.concatenate([group.labels for group in groups]).astype(np.float32)
     taught = [group.teacher for group in groups if group.teacher is not None]
     teacher = np.concatenate(taught).astype(np.float32) if len(taught) == len(groups) else None
@@ -83,15 +82,8 @@ def ranking_batch(
         first, second = labels[0::2], labels[1::2]
         labels = np.where(first == second, 0.5, first > second).astype(np.float32)
         teacher = None if teacher is None else teacher[0::2] - teacher[1::2]
-    ends = np.cumsum([0, *map(len, parts)])
     weights = np.array([group.weight for group in groups], np.float32)
-    return RankingBatch(Inputs.join(parts), ends, labels, teacher, weights)
-
-
-def _slice(texts: Tokenised, start: int, stop: int) -> Tokenised:
-    """Texts that lie beside each other, without a copy of their tokens."""
-    ends = texts.ends[start : stop + 1]
-    return Tokenised(texts.ids[ends[0] : ends[-1]], ends - ends[0], texts.lengths[start:stop])
+    return RankingBatch(inputs, ends_of(sizes), labels, teacher, weights)
 
 
 def couples(labels: Array, ends: Array) -> tuple[Array, Array]:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -34,9 +33,6 @@ from tamis.train import losses
 from tamis.train.masked import MaskedBatch, Sentences, Vocabulary, masked_batch
 from tamis.train.objective import Loss, Objective, margins, padded
 from tamis.train.start import keep_layers
-
-Source = Literal["scratch", "before"]
-Teacher = Literal["language model", "ranker", "labels"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,12 +272,28 @@ class CorpusDistillation(Objective[MaskedBatch]):
     ) -> None:
         super().__init__()
         self.distiller, self.corpus, self.vocabulary = distiller, corpus, vocabulary
-        self.size, self.length, self.seed = size, length, seed
+        self.size, self.seed = size, seed
+        both = (distiller.student.config, distiller.teacher.config)
+        self.length = min(length, *(config.max_length for config in both))
+        # one that has none reads over them
+        self.segment_types = min((config.segments for config in both if config.segments), default=2)
 
     def batch(self, number: int) -> MaskedBatch:
         return masked_batch(
-            self.corpus, self.vocabulary, size=self.size, length=self.length, seed=self.seed, number=number
+            self.corpus,
+            self.vocabulary,
+            size=self.size,
+            length=self.length,
+            seed=self.seed,
+            number=number,
+            segment_types=self.segment_types,
         )
+
+    def lengths(self, batch: MaskedBatch) -> Array:
+        return batch.inputs.lengths
+
+    def take(self, batch: MaskedBatch, examples: Array) -> MaskedBatch:
+        return batch.take(examples)
 
     def loss(self, batch: MaskedBatch) -> Loss:
         terms = self.distiller.loss(*padded(batch.inputs, self.device))
@@ -347,28 +359,3 @@ def _as_margins(scores: Array, kind: ScoreKind) -> Array:
     logs = exact if kind == ScoreKind.LOG_PROBABILITY else np.log(np.maximum(exact, np.finfo(float).tiny))
     # log p - log(1 - p), where 1 - p is at least what a double can tell from 0
     return np.asarray(logs - np.log(np.maximum(-np.expm1(logs), np.finfo(float).eps / 2)))
-
-
-# The recipes.
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """One training of a student: where it starts, whom it learns from, and by which terms. A language model
-    is a teacher on any text; a ranker and labels teach on queries with candidates."""
-
-    start: Source
-    teacher: Teacher
-    weights: Weights
-
-
-_INSIDE = Weights(prediction=0.0)  # a language model's ranking head, if it has one, knows nothing
-_MIMIC = Weights(alpha=0.0)
-_LABELS = Weights(embedding=0.0, hidden=0.0, attention=0.0, alpha=1.0)
-
-#: How Gao et al. 2020 distil rankers ("Understanding BERT Rankers Under Distillation"): the phases of each.
-RECIPES: Mapping[str, tuple[Phase, ...]] = {
-    "ranker": (Phase("scratch", "ranker", _MIMIC),),
-    "lm-labels": (Phase("scratch", "language model", _INSIDE), Phase("before", "labels", _LABELS)),
-    "lm-ranker": (Phase("scratch", "language model", _INSIDE), Phase("before", "ranker", _MIMIC)),
-}

@@ -12,16 +12,18 @@ because every document of a group has to have one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 from tamis.columns import Array
 from tamis.errors import InputError
+from tamis.retrieve.postings import ranges
 from tamis.train.build import Weak, training_set, weakly_supervised
-from tamis.train.sets import Candidates, Group, Judged, Report, TrainingSet, length_matched
+from tamis.train.sets import Candidates, Group, Judged, Report, TrainingSet, ends_of, length_matched
 from tamis.train.streams import Batch, Stream, chain, curriculum, curriculum_weights, ease, mixed
 
 __all__ = [
@@ -50,6 +52,9 @@ __all__ = [
 
 _NONE = -1  # the positive of a group without one
 _ORDER, _DRAW = range(2)  # what a seed is for: neither repeats the other's numbers
+#: The order in which documents are drawn: judged ones where they are wanted, candidates of the wanted ranks,
+#: other candidates, judged ones where they are not. And how many there are.
+_WANTED, _NEAR, _OTHER, _LAST, _TIERS = range(5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +99,7 @@ def balanced(data: TrainingSet, size: int, seed: int, negatives: Negatives = _CA
 
     def batch(number: int) -> Batch:
         rng = _generator(seed, _DRAW, number)
-        groups = []
-        for query, positive in anchors.of(number):
-            negative = _draw_negatives(data, query, 1, negatives, rng)
-            groups.append(_group(data, query, np.append(positive, negative)))
-        return Batch(data, groups)
+        return Batch(data, _groups(data, *anchors.of(number), 2, 1, negatives, rng))
 
     return Stream(batch, anchors.epoch)
 
@@ -111,7 +112,7 @@ def duo_pairs(data: TrainingSet, size: int, seed: int, negatives: Negatives = _C
     >>> judged = Judged(np.array([0, 1]), np.array([1]), np.array([1]))
     >>> data = TrainingSet(Tokenised.of([[7]]), Tokenised.of([[8], [5], [6]]), ["q"], ["a", "b", "c"], judged)
     >>> [group.documents.tolist() for group in duo_pairs(data, 2, seed=0).batch(0).groups]
-    [[1, 2], [2, 1]]
+    [[1, 0], [0, 1]]
     """
     _check_even(size, "ordered pairs")
     pairs = balanced(data, size, seed, negatives)
@@ -143,22 +144,10 @@ def grouped(
         )
     anchors = _Anchors(data, seed, queries, negatives, lists=True)
 
-    def one(query: int, positive: int, rng: np.random.Generator) -> Group:
-        relevant = np.zeros(0, np.int64)
-        if positive != _NONE:
-            others = data.positives(query)
-            others = _pick(others[others != positive], positives - 1, rng)
-            relevant = np.append(positive, others)
-        left = group - len(relevant)
-        if data.scores is None:
-            rest = _draw_negatives(data, query, left, negatives, rng)
-        else:
-            rest = _fill(_ranked(data, query, negatives), left, relevant, rng)
-        return _group(data, query, np.append(relevant, rest))
-
     def batch(number: int) -> Batch:
         rng = _generator(seed, _DRAW, number)
-        return Batch(data, [one(query, positive, rng) for query, positive in anchors.of(number)])
+        drawn = _groups(data, *anchors.of(number), group, positives, negatives, rng, lists=True)
+        return Batch(data, drawn)
 
     return Stream(batch, anchors.epoch)
 
@@ -186,22 +175,10 @@ def teacher_pairs(data: TrainingSet, size: int, seed: int, first: int = 1, last:
         )
     order = _Order(len(able), seed)
 
-    def one(query: int, rng: np.random.Generator) -> Group:
-        for pool in _ranked(data, query, window):
-            scores = _teacher(data, query, pool)
-            if scores is not None and scores.min(initial=np.inf) < scores.max(initial=-np.inf):
-                break
-        assert scores is not None
-        place = rng.integers(len(pool))
-        other = _pick(np.flatnonzero(scores != scores[place]), 1, rng)[0]
-        better, worse = (place, other) if scores[place] > scores[other] else (other, place)
-        places = np.array([better, worse])
-        return Group(query, pool[places], np.array([1, 0], np.float32), scores[places])
-
     def batch(number: int) -> Batch:
         rng = _generator(seed, _DRAW, number)
         queries = able[order.part(number, size // 2)]
-        return _both_orders(Batch(data, [one(query, rng) for query in queries.tolist()]))
+        return _both_orders(Batch(data, _taught_pairs(data, queries, window, rng)))
 
     return Stream(batch, order.batches(size // 2))
 
@@ -270,83 +247,207 @@ class _Anchors:
         self._order = _Order(len(self._queries), seed)
         self.epoch = self._order.batches(size)
 
-    def of(self, number: int) -> Iterator[tuple[int, int]]:
+    def of(self, number: int) -> tuple[Array, Array]:
         """The queries of a batch, each with its document."""
         chosen = self._order.part(number, self._size)
-        return zip(self._queries[chosen].tolist(), self._documents[chosen].tolist(), strict=True)
+        return self._queries[chosen], self._documents[chosen]
 
 
-def _draw_negatives(
-    data: TrainingSet, query: int, count: int, negatives: Negatives, rng: np.random.Generator
-) -> Array:
-    """So many documents that are not relevant to a query, none twice."""
-    relevant = data.positives(query)
-    anywhere = int((rng.random(count) < negatives.random).sum()) if negatives.random else 0
-    judged = data.judged_negatives(query)
-    pools = [*([judged] if negatives.judged else []), *_ranked(data, query, negatives), judged]
-    found = _fill(pools, count - anywhere, relevant, rng)
+class _Lists(NamedTuple):
+    """Documents of a batch's groups, laid end to end: `owners` says whose each is."""
+
+    owners: Array  # int64: numbers of groups
+    documents: Array  # int64
+
+    def where(self, chosen: Array) -> _Lists:
+        return _Lists(self.owners[chosen], self.documents[chosen])
+
+    def among(self, others: _Lists) -> Array:
+        """Which of them are in the others' list of the same group."""
+        return self.places(others)[1]
+
+    def places(self, others: _Lists) -> tuple[Array, Array]:
+        """Where each is among the others, and whether it is there at all."""
+        if not len(others.owners):
+            return np.zeros(len(self.owners), np.int64), np.zeros(len(self.owners), bool)
+        keys, theirs = self.keys, others.keys
+        order = np.argsort(theirs)
+        places = order[np.minimum(np.searchsorted(theirs, keys, sorter=order), len(order) - 1)]
+        return places, theirs[places] == keys
+
+    @property
+    def keys(self) -> Array:
+        return (self.owners << 32) | self.documents  # a set's numbers of documents have 31 bits
+
+
+def _join(*lists: _Lists) -> _Lists:
+    return _Lists(
+        np.concatenate([each.owners for each in lists]), np.concatenate([each.documents for each in lists])
+    )
+
+
+def _groups(
+    data: TrainingSet,
+    queries: Array,
+    anchors: Array,
+    size: int,
+    positives: int,
+    negatives: Negatives,
+    rng: np.random.Generator,
+    *,
+    lists: bool = False,
+) -> list[Group]:
+    """A group around each query's anchor: up to `positives` relevant documents, and others up to `size`. All
+    groups of a batch are drawn at once, which takes a tenth of the time of one after the other."""
+    judged, grades = _listed(data.judged.ends, queries, data.judged.documents, data.judged.grades)
+    relevant, dismissed = judged.where(grades >= data.relevant), judged.where(grades < data.relevant)
+    owners = np.flatnonzero(anchors != _NONE)
+    found = _Lists(owners, anchors[owners])
+    if positives > 1:
+        more = relevant.where(~relevant.among(found))
+        found = _join(found, more.where(_drawn(more, 0, np.full(len(queries), positives - 1), rng)))
+    left = size - np.bincount(found.owners, minlength=len(queries))
+    # so many that a whole group is left without those that were judged, or found above
+    enough = size + np.bincount(judged.owners, minlength=len(queries))
+    candidates, tiers = _candidates(data, queries, negatives, enough, rng)
+    if data.scores is not None and lists:
+        free = ~candidates.among(found)
+    else:
+        candidates, tiers = _not_relevant(candidates, tiers, dismissed, negatives)
+        free = ~candidates.among(relevant)
+    anywhere = rng.binomial(left, negatives.random) if negatives.random else np.zeros_like(left)
+    candidates, tiers = candidates.where(free), tiers[free]
+    found = _join(found, candidates.where(_drawn(candidates, tiers, left - anywhere, rng)))
+    if data.scores is None:
+        missing = size - np.bincount(found.owners, minlength=len(queries))
+        found = _join(found, _anywhere(len(data.documents), missing, _join(relevant, found), rng))
+    found = found.where(np.argsort(found.owners, kind="stable"))
+    return _split(data, queries, found, found.among(relevant).astype(np.float32))
+
+
+def _taught_pairs(
+    data: TrainingSet, queries: Array, window: Negatives, rng: np.random.Generator
+) -> list[Group]:
+    """Two candidates of each query that the teacher scores differently, the better one first."""
+    assert data.candidates is not None and data.scores is not None
+    starts = data.candidates.ends[queries]
+    owners, ranks = _spans(data.candidates.ends[queries + 1] - starts)
+    at = starts[owners] + ranks
+    candidates, scores = _Lists(owners, data.candidates.documents[at].astype(np.int64)), data.scores[at]
+    near = _wanted(ranks, window)
+    begins = np.flatnonzero(ranks == 0)  # of lists that all have two scores at least
+    low = np.minimum.reduceat(np.where(near, scores, np.inf), begins)
+    high = np.maximum.reduceat(np.where(near, scores, -np.inf), begins)
+    free = np.flatnonzero(near | ~(low < high)[owners])
+    ones = np.ones(len(queries), np.int64)
+    one = free[_drawn(candidates.where(free), 0, ones, rng)]
+    free = free[scores[free] != scores[one][owners[free]]]
+    other = free[_drawn(candidates.where(free), 0, ones, rng)]
+    swapped = scores[one] < scores[other]
+    pairs = np.stack([np.where(swapped, other, one), np.where(swapped, one, other)], axis=1).ravel()
+    labels = np.tile(np.array([1, 0], np.float32), len(queries))
+    return _split(data, queries, candidates.where(pairs), labels)
+
+
+def _listed(ends: Array, queries: Array, documents: Array, values: Array) -> tuple[_Lists, Array]:
+    """What some queries have in lists that lie end to end, and the values beside it."""
+    owners, places = _spans(ends[queries + 1] - ends[queries])
+    at = ends[queries][owners] + places
+    return _Lists(owners, documents[at].astype(np.int64)), values[at]
+
+
+def _spans(counts: Array) -> tuple[Array, Array]:
+    """The numbers below each count, and whose they are."""
+    return np.repeat(np.arange(len(counts)), counts), ranges(np.zeros_like(counts), counts)
+
+
+def _wanted(ranks: Array, negatives: Negatives) -> Array:
+    """Which ranks, the first being 0 here, are in the window."""
+    inside: Array = (ranks >= negatives.first - 1) & (ranks < (negatives.last or np.inf))
+    return inside
+
+
+def _candidates(
+    data: TrainingSet, queries: Array, negatives: Negatives, enough: Array, rng: np.random.Generator
+) -> tuple[_Lists, Array]:
+    """The queries' candidates, those with the ranks that are wanted before the others. Where these are
+    `enough` there are no others, and where they are many more only so many of them, drawn from all."""
+    if data.candidates is None:
+        return _Lists(np.zeros(0, np.int64), np.zeros(0, np.int64)), np.zeros(0, np.int64)
+    starts = data.candidates.ends[queries]
+    listed = data.candidates.ends[queries + 1] - starts
+    skipped = negatives.first - 1
+    wanted = np.minimum(listed, negatives.last or listed) - skipped
+    many, will_do = wanted > 4 * enough, wanted >= enough
+    some = _distinct(wanted, np.where(many, enough, 0), rng)
+    owners, ranks = _spans(np.select([many, will_do], [0, wanted], listed))
+    ranks += np.where(will_do, skipped, 0)[owners]
+    owners, ranks = np.append(owners, some.owners), np.append(ranks, some.documents + skipped)
+    documents = data.candidates.documents[starts[owners] + ranks].astype(np.int64)
+    return _Lists(owners, documents), np.where(_wanted(ranks, negatives), _NEAR, _OTHER)
+
+
+def _not_relevant(
+    candidates: _Lists, tiers: Array, dismissed: _Lists, negatives: Negatives
+) -> tuple[_Lists, Array]:
+    """Candidates and documents judged and `dismissed`, each once, in the order of preference."""
+    if negatives.judged:
+        new = ~candidates.among(dismissed)
+        candidates, tiers = candidates.where(new), tiers[new]
+    else:
+        dismissed = dismissed.where(~dismissed.among(candidates))
+    tier = _WANTED if negatives.judged else _LAST
+    return _join(candidates, dismissed), np.append(tiers, np.full(len(dismissed.owners), tier))
+
+
+def _drawn(pool: _Lists, tiers: Array | int, counts: Array, rng: np.random.Generator) -> Array:
+    """The places of so many documents of each group, drawn from its lowest tier, and where they are too few
+    from the next."""
+    # sorted by group, then by tier, then by chance (a half, so that no sum is rounded to the next)
+    order = np.argsort(pool.owners * _TIERS + tiers + rng.random(len(pool.owners)) / 2)
+    sizes = np.bincount(pool.owners, minlength=len(counts))
+    turn = ranges(np.zeros_like(sizes), sizes)
+    chosen: Array = order[turn < np.repeat(counts, sizes)]
+    return chosen
+
+
+def _anywhere(documents: int, counts: Array, without: _Lists, rng: np.random.Generator) -> _Lists:
+    """So many of all documents for each group, or all there are."""
+    taken = np.bincount(without.owners, minlength=len(counts))
+    drawn = _distinct(np.full_like(counts, documents), np.where(counts > 0, counts + taken, 0), rng)
+    drawn = drawn.where(~drawn.among(without))
+    return drawn.where(_drawn(drawn, 0, counts, rng))
+
+
+def _distinct(limits: Array, counts: Array, rng: np.random.Generator) -> _Lists:
+    """For each group so many different numbers below its limit, or all there are."""
+    few = limits <= 4 * counts  # which would often draw what they have
+    every = _Lists(*_spans(np.where(few & (counts > 0), limits, 0)))
+    found = every.where(_drawn(every, 0, counts, rng))
+    owners = np.repeat(np.arange(len(counts)), np.where(few, 0, counts))
+    while len(owners):
+        drawn = _Lists(owners, rng.integers(limits[owners]))
+        new = np.zeros(len(owners), bool)
+        new[np.unique(drawn.keys, return_index=True)[1]] = True
+        new &= ~drawn.among(found)
+        found, owners = _join(found, drawn.where(new)), owners[~new]
+    return found
+
+
+def _split(data: TrainingSet, queries: Array, found: _Lists, labels: Array) -> list[Group]:
+    """Groups from the lists of their documents."""
+    ends = ends_of(np.bincount(found.owners, minlength=len(queries))).tolist()
+    spans = list(map(slice, ends[:-1], ends[1:]))
+    teachers: Sequence[Array | None] = [None] * len(queries)
     if data.scores is not None:
-        return found
-    more = _anywhere(len(data.documents), count - len(found), np.append(relevant, found), rng)
-    return np.append(found, more)
-
-
-def _ranked(data: TrainingSet, query: int, negatives: Negatives) -> list[Array]:
-    """The candidates with the ranks that are wanted, and all of them."""
-    candidates = data.candidates_of(query)
-    return [candidates[negatives.first - 1 : negatives.last], candidates]
-
-
-def _fill(pools: Sequence[Array], count: int, without: Array, rng: np.random.Generator) -> Array:
-    """So many documents of the first pool, and where they are too few of the next, none twice."""
-    found = np.zeros(0, np.int64)
-    for pool in pools:
-        if len(found) == count:
-            break
-        free = pool[~_among(pool, np.append(without, found))]
-        found = np.append(found, _pick(free, count - len(found), rng))
-    return found
-
-
-def _anywhere(documents: int, count: int, without: Array, rng: np.random.Generator) -> Array:
-    """So many of all documents, or all there are."""
-    if documents <= 4 * (count + len(without)):
-        return _pick(np.setdiff1d(np.arange(documents), without), count, rng)
-    found = np.zeros(0, np.int64)
-    while len(found) < count:  # most of what is drawn from so many is new
-        drawn = rng.integers(documents, size=count - len(found))
-        found = np.append(found, np.unique(drawn[~_among(drawn, np.append(without, found))]))
-    return found
-
-
-def _among(documents: Array, others: Array) -> Array:
-    """`np.isin`, whose sorting takes ten times as long where there are few."""
-    if len(documents) * len(others) > 1 << 14:
-        return np.isin(documents, others)
-    found: Array = (documents[:, None] == others).any(axis=1)
-    return found
-
-
-def _pick(pool: Array, count: int, rng: np.random.Generator) -> Array:
-    """So many of them, none twice, or all there are."""
-    if count == 1 and len(pool):
-        place = int(rng.integers(len(pool)))
-        return pool[place : place + 1]
-    return pool[rng.permutation(len(pool))[:count]]
-
-
-def _group(data: TrainingSet, query: int, documents: Array) -> Group:
-    labels = _among(documents, data.positives(query)).astype(np.float32)
-    return Group(query, documents, labels, _teacher(data, query, documents))
-
-
-def _teacher(data: TrainingSet, query: int, documents: Array) -> Array | None:
-    scores = data.scores_of(query)
-    if scores is None:
-        return None
-    places = (data.candidates_of(query) == documents[:, None]).argmax(axis=1)
-    taught: Array = scores[places]
-    return taught
+        assert data.candidates is not None
+        candidates, scores = _listed(data.candidates.ends, queries, data.candidates.documents, data.scores)
+        taught = scores[found.places(candidates)[0]]
+        teachers = [taught[span] for span in spans]
+    return [
+        Group(query, found.documents[span], labels[span], teacher)
+        for query, span, teacher in zip(queries.tolist(), spans, teachers, strict=True)
+    ]
 
 
 def _both_orders(batch: Batch) -> Batch:
@@ -355,7 +456,7 @@ def _both_orders(batch: Batch) -> Batch:
 
 def _swapped(pair: Group) -> Group:
     teacher = None if pair.teacher is None else pair.teacher[::-1]
-    return replace(pair, documents=pair.documents[::-1], labels=pair.labels[::-1], teacher=teacher)
+    return Group(pair.query, pair.documents[::-1], pair.labels[::-1], teacher, pair.weight)
 
 
 def _differently_scored(data: TrainingSet) -> Array:

@@ -205,7 +205,7 @@ class _Fitting:
         self.losses: list[float] = []
         self.best: float | None = None
         self.best_step: int | None = None
-        self.unread: deque[tuple[int, Tensor, Sequence[Part]]] = deque()
+        self.unread: deque[_Unread] = deque()
 
     # -- going on
 
@@ -304,15 +304,16 @@ class _Fitting:
         norm = clip_grad_norm_(self.parameters, self.plan.clip or math.inf)
         self.adam.step()
         self.adam.zero_grad(set_to_none=True)
-        self.unread.append((self.step, torch.stack([self.processes.mean(total), norm.detach()]), parts))
+        values = torch.stack([self.processes.mean(total), norm.detach()])
+        self.unread.append(_Unread(self.step, parts, values))
         self.step += 1
         # a card is not waited for: while it works on this step, the loss of the one before is read
         self.read_losses(1 if kind == "cuda" else 0)
 
     def read_losses(self, leave: int) -> None:
         while len(self.unread) > leave:
-            step, values, parts = self.unread.popleft()
-            loss, norm = values.tolist()
+            unread = self.unread.popleft()
+            step, parts, (loss, norm) = unread.step, unread.parts, unread.values()
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 what = f"loss of step {step + 1:,} is {loss}"
                 if math.isfinite(loss):
@@ -337,6 +338,25 @@ class _Fitting:
             log.write(line)
         if self.progress is not None:
             self.progress(line)
+
+
+class _Unread:
+    """A step's loss and norm on their way from the device."""
+
+    def __init__(self, step: int, parts: Sequence[Part], values: Tensor) -> None:
+        self.step, self.parts = step, parts
+        # sent now and waited for by an event of its own: to ask the card for the values later would mean to
+        # wait for all that it has been given until then, and to leave it idle
+        self._values = values.to("cpu", non_blocking=values.is_cuda)
+        self._sent: torch.cuda.Event | None = None
+        if values.is_cuda:
+            self._sent = torch.cuda.current_stream(values.device).record_event()
+
+    def values(self) -> list[float]:
+        if self._sent is not None:
+            self._sent.synchronize()
+        found: list[float] = self._values.tolist()
+        return found
 
 
 def _mixed(seed: int, step: int, rank: int) -> int:

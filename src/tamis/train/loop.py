@@ -36,7 +36,9 @@ from tamis.train.start import load_start
 
 __all__ = ["Ranker", "RankingTask", "Result", "learning_rate", "train"]
 
-_RECTANGLE = 1 << 12  # tokens that are padded together, so that long inputs do not fill up short ones
+#: Tokens that are padded together: few, so that long inputs do not fill up short ones, and enough to keep a
+#: device busy.
+_RECTANGLES = {"cuda": 1 << 15, "mps": 1 << 14, "cpu": 1 << 12}
 _NAMED = 8  # how many ids an error names
 
 
@@ -82,7 +84,7 @@ class Ranker(nn.Module):
         if self.packed:
             ids, segments, ends = _on_device(inputs, device)
             return margins(self.encoder.packed(ids, segments, ends, int(inputs.lengths.max())))
-        together = batches(inputs.lengths, _RECTANGLE, "padded")
+        together = batches(inputs.lengths, _RECTANGLES[device.type], "padded")
         found = [margins(self.encoder.padded(*padded(inputs.take(some), device))) for some in together]
         places = np.argsort(np.concatenate(together))
         return torch.cat(found)[torch.from_numpy(places).to(device)]

@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import xxhash
 
 from tamis.columns import Array
 from tamis.documents import Document
@@ -25,11 +26,13 @@ from tamis.models.checkpoint import TOKENIZER
 from tamis.models.config import read_raw_config
 from tamis.models.templates import Inputs, Tokenised
 from tamis.models.tokenizer import Tokenizer
+from tamis.retrieve.postings import ranges
 
 RATE = 0.15  # of the tokens are predicted
 SHORT = 0.1  # of the inputs are shorter than they could be, so that short ones are known too
 SHOWN = (0.8, 0.1)  # of the chosen tokens are read as [MASK], as any token; the others as they are
 _SHORTEST = 2  # tokens, one a segment
+LEAST = _SHORTEST + 3  # tokens of an input, special ones included
 _AT_ONCE = 1000  # documents tokenised together
 _MASKS = ("[MASK]", "<mask>")
 _SENTENCE_ENDS = re.compile(r"(?<=[.!?])\s+|\n+")
@@ -45,6 +48,11 @@ class Sentences:
 
     def __len__(self) -> int:
         return len(self.documents) - 1
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with the texts."""
+        return digest(self.tokens.ids, self.tokens.ends, self.documents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +75,21 @@ class MaskedBatch:
     positions: Array  # int64[m]: the chosen tokens' places in inputs.ids
     tokens: Array  # int64[m]: what stood there
     is_random: Array  # int64[n]: 1 where B is from another document, else 0, as in Devlin et al.'s code
+
+    def take(self, examples: Array) -> MaskedBatch:
+        """Those inputs, in that order.
+
+        >>> inputs = Inputs(np.array([1, 7, 2, 1, 8, 9]), np.zeros(6), np.array([0, 3, 6]))
+        >>> batch = MaskedBatch(inputs, np.array([1, 4, 5]), np.array([70, 80, 90]), np.array([0, 1]))
+        >>> second = batch.take(np.array([1]))
+        >>> second.positions.tolist(), second.tokens.tolist(), second.is_random.tolist()
+        ([1, 2], [80, 90], [1])
+        """
+        taken, ends = self.inputs.take(examples), np.searchsorted(self.positions, self.inputs.ends)
+        counts = ends[examples + 1] - ends[examples]
+        at = ranges(ends[examples], counts)
+        moved = np.repeat(taken.ends[:-1] - self.inputs.ends[examples], counts)
+        return MaskedBatch(taken, self.positions[at] + moved, self.tokens[at], self.is_random[examples])
 
 
 def split_sentences(text: str) -> list[str]:
@@ -117,10 +140,31 @@ def read_vocabulary(tokenizer: Tokenizer) -> Vocabulary:
     return Vocabulary(tokenizer.vocabulary, own.cls, own.sep, mask, special)
 
 
+def digest(*arrays: Array) -> str:
+    """Changes with any value or length.
+
+    >>> digest(np.array([1]), np.array([2])) == digest(np.array([1, 2]), np.zeros(0, int))
+    False
+    """
+    seen = xxhash.xxh3_128()
+    for array in arrays:
+        seen.update(f"{array.dtype.str} {len(array)}\n".encode())
+        seen.update(np.ascontiguousarray(array).view(np.uint8).data)
+    return str(seen.hexdigest())
+
+
 def masked_batch(
-    corpus: Sentences, vocabulary: Vocabulary, *, size: int, length: int, seed: int, number: int
+    corpus: Sentences,
+    vocabulary: Vocabulary,
+    *,
+    size: int,
+    length: int,
+    seed: int,
+    number: int,
+    segment_types: int = 2,
 ) -> MaskedBatch:
-    """The batch with this number: `size` inputs of at most `length` tokens.
+    """The batch with this number: `size` inputs of at most `length` tokens. A model of one segment type
+    reads B as it reads A.
 
     >>> corpus = Sentences(Tokenised.of([[7, 8], [9], [10, 11], [12]]), np.array([0, 2, 4]))
     >>> vocabulary = Vocabulary(size=13, cls=1, sep=2, mask=3, special=(0, 1, 2, 3))
@@ -128,13 +172,13 @@ def masked_batch(
     >>> len(batch.inputs), len(batch.positions), len(batch.is_random)
     (2, 2, 2)
     """
-    if length < _SHORTEST + 3 or size < 1:
+    if length < LEAST or size < 1:
         problem = f"batches of {size} inputs of {length} tokens"
-        raise InputError(problem, remedy=f"use at least 1 input of at least {_SHORTEST + 3} tokens")
+        raise InputError(problem, remedy=f"use at least 1 input of at least {LEAST} tokens")
     generator = np.random.default_rng([seed, number])
     is_random = (generator.random(size) < 0.5).astype(np.int64)
     pairs = [next_sentence_pair(corpus, generator, length - 3, bool(each)) for each in is_random]
-    inputs = _joined(pairs, vocabulary)
+    inputs = _joined(pairs, vocabulary, segment_types)
     ids, positions = mask_tokens(inputs.ids, inputs.ends, vocabulary, generator)
     masked = Inputs(ids, inputs.segments, inputs.ends)
     return MaskedBatch(masked, positions, inputs.ids[positions].astype(np.int64), is_random)
@@ -227,11 +271,12 @@ def _reaching(ends: Array, start: int, tokens: int, after: int) -> int:
     return max(min(int(np.searchsorted(ends, ends[start] + tokens)), after), start + 1)
 
 
-def _joined(pairs: list[tuple[Array, Array]], vocabulary: Vocabulary) -> Inputs:
+def _joined(pairs: list[tuple[Array, Array]], vocabulary: Vocabulary, segment_types: int) -> Inputs:
     """`[CLS] A [SEP] B [SEP]` of each pair."""
     cls, sep = np.array([vocabulary.cls], np.int32), np.array([vocabulary.sep], np.int32)
     ids = np.concatenate([part for first, second in pairs for part in (cls, first, sep, second, sep)])
     counts = np.array([(len(first) + 2, len(second) + 1) for first, second in pairs])
-    segments = np.repeat(np.tile(np.array([0, 1], np.uint8), len(pairs)), counts.ravel())
+    second = int(segment_types > 1)
+    segments = np.repeat(np.tile(np.array([0, second], np.uint8), len(pairs)), counts.ravel())
     ends = np.concatenate([[0], np.cumsum(counts.sum(axis=1))])
     return Inputs(ids, segments, ends)

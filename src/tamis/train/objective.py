@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tamis.columns import Array
 from tamis.models.encoder import Encoder
 from tamis.models.templates import Inputs
 
@@ -32,6 +33,14 @@ class Objective(nn.Module, Generic[B]):
         """The batch with this number."""
         raise NotImplementedError
 
+    def lengths(self, batch: B) -> Array:
+        """How many tokens each example of a batch has."""
+        raise NotImplementedError
+
+    def take(self, batch: B, examples: Array) -> B:
+        """Some examples of a batch, for a process or a device that has not all of it."""
+        raise NotImplementedError
+
     def loss(self, batch: B) -> Loss:
         """What a batch tells, in training mode with dropout."""
         raise NotImplementedError
@@ -46,7 +55,8 @@ class Objective(nn.Module, Generic[B]):
 
 
 class Together(Objective[tuple[Any, ...]]):
-    """Several objectives of one model, their losses summed, such as MLM and ROP."""
+    """Several objectives of one model, their losses summed, such as MLM and ROP. To be taken apart, their
+    batches must be of one size."""
 
     def __init__(self, objectives: Sequence[Objective[Any]]) -> None:
         super().__init__()
@@ -55,6 +65,13 @@ class Together(Objective[tuple[Any, ...]]):
     def batch(self, number: int) -> tuple[Any, ...]:
         return tuple(each.batch(number) for each in self._each())
 
+    def lengths(self, batch: tuple[Any, ...]) -> Array:
+        parts = zip(self._each(), batch, strict=True)
+        return np.asarray(np.sum([each.lengths(part) for each, part in parts], axis=0))
+
+    def take(self, batch: tuple[Any, ...], examples: Array) -> tuple[Any, ...]:
+        return tuple(each.take(part, examples) for each, part in zip(self._each(), batch, strict=True))
+
     def loss(self, batch: tuple[Any, ...]) -> Loss:
         losses = [each.loss(part) for each, part in zip(self._each(), batch, strict=True)]
         parts = {name: part for loss in losses for name, part in loss.parts.items()}
@@ -62,6 +79,17 @@ class Together(Objective[tuple[Any, ...]]):
 
     def _each(self) -> Sequence[Objective[Any]]:
         return [cast(Objective[Any], objective) for objective in self.objectives]
+
+
+def freeze_unreached(objective: Objective[B]) -> None:
+    """Leave out of training what the loss does not depend on, such as a head that it has no use for: several
+    processes would wait for its gradient for ever."""
+    objective.eval()  # dropout would draw random numbers
+    batch = objective.take(objective.batch(0), np.arange(1))
+    parameters = [each for each in objective.parameters() if each.requires_grad]
+    gradients = torch.autograd.grad(objective(batch), parameters, allow_unused=True)
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.requires_grad_(gradient is not None)
 
 
 def padded(inputs: Inputs, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor, Tensor]:

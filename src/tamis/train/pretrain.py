@@ -16,10 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tamis.columns import Array
 from tamis.errors import InputError
 from tamis.files import atomic_write
 from tamis.models.checkpoint import CONFIG, WEIGHTS, Checkpoint, load_checkpoint, save_checkpoint
@@ -113,6 +115,11 @@ def load_pretraining(
     """A checkpoint and its model with the heads of pretraining that it holds. What of them is missing is
     drawn from `seed`: few encoders are saved with them."""
     checkpoint = load_checkpoint(name_or_folder, revision, require_head=False, seed=seed)
+    return checkpoint, with_stored_heads(checkpoint, seed)
+
+
+def with_stored_heads(checkpoint: Checkpoint, seed: int = 0) -> PretrainingModel:
+    """A checkpoint's encoder with the heads of pretraining that its folder holds; see `load_pretraining`."""
     model = with_new_heads(checkpoint, seed)
     if checkpoint.raw_config.get("tie_word_embeddings", True) is not True:
         problem = "a decoder of its own in place of the word embeddings"
@@ -125,7 +132,7 @@ def load_pretraining(
             raise InputError(problem, remedy="fetch or save the model again", path=tensor.path)
         heads[name] = torch.tensor(values)
     model.heads.load_state_dict(heads)
-    return checkpoint, model
+    return model
 
 
 def save_pretraining(
@@ -205,6 +212,12 @@ class MaskedLanguageModelling(Objective[MaskedBatch]):
             self.corpus, self.vocabulary, size=self.size, length=self.length, seed=self.seed, number=number
         )
 
+    def lengths(self, batch: MaskedBatch) -> Array:
+        return batch.inputs.lengths
+
+    def take(self, batch: MaskedBatch, examples: Array) -> MaskedBatch:
+        return batch.take(examples)
+
     def loss(self, batch: MaskedBatch) -> Loss:
         states = final_states(self.model.encoder, batch.inputs, self.device)
         parts = {"mlm": token_loss(self.model, states, batch)}
@@ -246,6 +259,13 @@ class RepresentativeWords(Objective[Inputs]):
             mu=self.mu,
             segment_types=self.encoder.config.segments,
         )
+
+    def lengths(self, batch: Inputs) -> Array:
+        return batch.lengths[0::2] + batch.lengths[1::2]
+
+    def take(self, batch: Inputs, examples: Array) -> Inputs:
+        """An example is a pair of sets."""
+        return batch.take(np.stack([2 * examples, 2 * examples + 1], axis=1).ravel())
 
     def loss(self, batch: Inputs) -> Loss:
         states = final_states(self.encoder, batch, self.device)

@@ -23,6 +23,7 @@ class Processes:
         self.device = device
         self.rank = int(os.environ.get("RANK", "0"))
         self.world = int(os.environ.get("WORLD_SIZE", "1"))
+        self.joined = False  # by this object
 
     @property
     def first(self) -> bool:
@@ -30,13 +31,16 @@ class Processes:
         return self.rank == 0
 
     def __enter__(self) -> Processes:
-        if self.world > 1:
+        # one within another is part of it: a run of several phases joins the others once
+        if self.world > 1 and not dist.is_initialized():
             dist.init_process_group("nccl" if self.device.type == "cuda" else "gloo")
+            self.joined = True
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self.world > 1:
+        if self.joined:
             dist.destroy_process_group()
+            self.joined = False
 
     def wrapped(self, module: nn.Module) -> nn.Module:
         """The module, its gradients averaged over the processes."""
@@ -45,6 +49,10 @@ class Processes:
     def quiet(self, module: nn.Module) -> AbstractContextManager[object]:
         """While gradients are only added up, nothing need be sent."""
         return module.no_sync() if isinstance(module, DistributedDataParallel) else nullcontext()
+
+    def meet(self) -> None:
+        """Wait until all are here."""
+        self.mean(torch.zeros(1, device=self.device)).item()
 
     def mean(self, value: Tensor) -> Tensor:
         """Over all processes."""

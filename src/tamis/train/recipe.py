@@ -44,8 +44,8 @@ Kind = Literal["balanced", "grouped", "duo", "teacher_pairs"]
 LossName = Literal["pointwise", "duo", "hinge", "softmax", "margin_mse", "logit_mse_ce", "kl"]
 Curriculum = Literal["rank", "score"]
 
-#: Of these a recipe gives one: what it gives drops the other that its base gives.
-_EITHER = {"optimiser": ("steps", "epochs")}
+#: Of these a recipe gives one: what it gives drops the others that its base gives.
+_EITHER = {"optimiser": ("steps", "epochs"), "student": ("layers", "keep", "random")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,7 @@ class Model:
     labels: Literal[1, 2] | None = None  # outputs of the head: a score, or irrelevant and relevant; as it is
     third_segment: bool = False  # for duo: a segment embedding for the second text
     layers: tuple[Whole, ...] | None = None  # those to keep, numbered from 0 (all)
+    embedding: Count | None = None  # a narrower table of words: see `tamis.train.factorise`
 
     def __post_init__(self) -> None:
         check(self)
@@ -273,8 +274,8 @@ def _check_chain(data: tuple[Data, ...], steps: int | None) -> None:
         )
 
 
-def _check_loss(recipe: Recipe) -> None:
-    name, kind = recipe.loss.name, recipe.examples.kind
+def check_kind(name: LossName, kind: Kind) -> None:
+    """Whether a loss is made for such examples."""
     wanted = KINDS[name]
     if kind not in wanted:
         fitting = [loss for loss, kinds in KINDS.items() if kind in kinds]
@@ -282,6 +283,11 @@ def _check_loss(recipe: Recipe) -> None:
             f"the loss {name} is not for {kind} examples",
             remedy=f"use one of {', '.join(fitting)}, or examples of kind {' or '.join(wanted)}",
         )
+
+
+def _check_loss(recipe: Recipe) -> None:
+    name, kind = recipe.loss.name, recipe.examples.kind
+    check_kind(name, kind)
     for data in recipe.data:
         if data.set is not None:
             continue  # which is looked into when it is opened
@@ -328,7 +334,14 @@ def read_recipe(path: str | Path) -> Recipe:
     >>> recipe.model.start, recipe.optimiser.learning_rate, recipe.optimiser.steps
     ('my-encoder', 1e-05, 100000)
     """
-    return build(Recipe, _tables(Path(path), ()), path)
+    return build(Recipe, read_tables(path), path)
+
+
+def read_tables(path: str | Path) -> dict[str, Any]:
+    """The tables of a recipe of any kind over those of its base, not yet checked. A recipe that is bundled
+    may be given by its name."""
+    bare = str(path) in bundled() and not Path(path).exists()
+    return _tables(BUNDLED / f"{path}.toml" if bare else Path(path), ())
 
 
 def in_steps(recipe: Recipe, epoch: int) -> Recipe:
@@ -374,10 +387,9 @@ def _over(tables: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
     for name, table in tables.items():
         beneath = base.get(name)
         if isinstance(table, dict) and isinstance(beneath, dict):
-            dropped = _EITHER.get(name, ())
-            if not set(dropped) & set(table):
-                dropped = ()
-            table = {key: value for key, value in beneath.items() if key not in dropped} | table
+            either = set(_EITHER.get(name, ()))
+            dropped = either - set(table) if either & set(table) else set()
+            table = _over(table, {key: value for key, value in beneath.items() if key not in dropped})
         merged[name] = table
     return merged
 

@@ -25,6 +25,7 @@ from tamis.models.templates import Inputs, Special, Tokenised
 from tamis.models.tokenizer import Tokenizer
 from tamis.text import wordbreak
 from tamis.text.analyze import ENGLISH_STOP_WORDS, Analyzer, lower_case, stop_words
+from tamis.train.masked import digest
 
 MEAN_SIZE = 3.0  # words a set
 MU = 1000.0
@@ -48,6 +49,11 @@ class Bags:
 
     def __len__(self) -> int:
         return len(self.ends) - 1
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with the texts."""
+        return digest(self.texts.ids, self.texts.ends, self.vocabulary.ids, self.words, self.counts)
 
 
 def read_bags(documents: Iterable[Document], tokenizer: Tokenizer, analyzer: Analyzer = WORDS) -> Bags:

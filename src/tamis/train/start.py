@@ -14,6 +14,7 @@ from tamis.infer.cross_encoder import BUNDLED
 from tamis.models.checkpoint import Checkpoint, load_checkpoint, with_third_segment
 from tamis.models.names import shapes
 from tamis.models.weights import LazyTensors
+from tamis.train.factorise import factorised
 from tamis.train.recipe import Model
 
 _LAYERS = {"distilbert": "n_layers"}  # what config.json calls them; in other families num_hidden_layers
@@ -33,6 +34,8 @@ def load_start(model: Model, seed: int) -> Checkpoint:
     )
     if model.layers is not None:
         checkpoint = keep_layers(checkpoint, model.layers)
+    if model.embedding is not None:
+        checkpoint = factorised(checkpoint, model.embedding, seed)
     return with_third_segment(checkpoint, seed) if model.third_segment else checkpoint
 
 

@@ -1,0 +1,64 @@
+"""Passages to learn from: documents whole, and in runs of whole sentences, because what is ranked later is
+sometimes a paragraph and sometimes a page."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tamis import Document
+
+_SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]?\s+(?=[\"'(\[]?[A-Z0-9-])")
+_WHOLE = 150  # words of a whole text that are kept
+_READ = 700  # words of a document that are cut into runs
+_RUNS = 6  # of a document
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A part of a document, or all of it."""
+
+    document: int  # its number
+    title: str  # "" where the passage stands without it
+    text: str
+    whole: bool
+
+
+def passages(documents: Sequence[Document], rng: random.Random) -> Iterator[Passage]:
+    """Each document whole and, if it has more than 80 words, in runs of 40 to 80 words. Half of them have the
+    title before them: a model should need none."""
+    for number, document in enumerate(documents):
+        sentences = _sentences(document.text)
+        for whole, words in [
+            (True, _words(sentences)[:_WHOLE]),
+            *((False, run) for run in _runs(sentences, rng)),
+        ]:
+            title = document.title if rng.random() < 0.5 else ""
+            yield Passage(number, title or "", " ".join(words), whole)
+
+
+def _sentences(text: str) -> list[list[str]]:
+    kept = " ".join(text.split()[:_READ])
+    return [sentence.split() for sentence in _SENTENCE_END.split(kept) if sentence]
+
+
+def _words(sentences: Sequence[Sequence[str]]) -> list[str]:
+    return [word for sentence in sentences for word in sentence]
+
+
+def _runs(sentences: Sequence[Sequence[str]], rng: random.Random) -> list[list[str]]:
+    if sum(map(len, sentences)) <= 80:
+        return []
+    runs: list[list[str]] = []
+    at = 0
+    while at < len(sentences) and len(runs) < _RUNS:
+        wanted, run = rng.randint(40, 65), list(sentences[at])
+        at += 1
+        while at < len(sentences) and len(run) < wanted and len(run) + len(sentences[at]) <= 80:
+            run += sentences[at]
+            at += 1
+        if len(run) >= 25:
+            runs.append(run)
+    return runs

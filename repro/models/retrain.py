@@ -1,0 +1,98 @@
+"""Train the models that come with tamis: one command for each, from collections to a folder to ship.
+
+    python repro/models/retrain.py mono --data DIR --bases DIR --out OUT
+
+NAME is mono, mono-tiny or duo. DIR of --data has the collections (see prepare.py), that of --bases the
+starting weights (see bases.py). What a step leaves in OUT, the next command finds and does not make again; a
+step that was interrupted goes on. OUT/release/NAME is the result: half-precision weights, and the log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tamis.models.checkpoint import load_checkpoint, save_checkpoint
+
+HERE = Path(__file__).parent
+TEACHERS = {"gte-small": 2, "all-mpnet-base-v2": 1, "all-MiniLM-L6-v2": 1}  # and their weights
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A command to run in OUT, what it needs, and the file that is there when it is done."""
+
+    command: list[str]
+    after: list[str]
+    done: str
+
+
+def steps(data: str) -> dict[str, Step]:
+    def script(name: str, *arguments: str) -> list[str]:
+        return [sys.executable, str(HERE / f"{name}.py"), *arguments]
+
+    def train(name: str, after: str) -> Step:
+        command = [sys.executable, "-m", "tamis", "train", name, "--out", name, "--resume"]
+        return Step(command, [after], f"{name}/last/model.safetensors")
+
+    teachers = [part for name, weight in TEACHERS.items() for part in ("--teacher", f"bases/{name}={weight}")]
+    tokenizer = "bases/all-MiniLM-L6-v2"
+    return {
+        "prepare": Step(
+            script("prepare", "--data", data, "--tokenizer", tokenizer, "--out", "."), [], "set/set.json"
+        ),
+        "teach": Step(
+            script("teach", "--set", "set", "--dev", "dev", *teachers, "--out", "taught"),
+            ["prepare"],
+            "taught/set.json",
+        ),
+        "teacher": train("teacher", "teach"),
+        "rescore": Step(
+            script("rescore", "--set", "taught", "--model", "teacher/last", "--out", "retaught"),
+            ["teacher"],
+            "retaught/set.json",
+        ),
+        "mono": train("mono", "rescore"),
+        "mono-tiny": train("mono-tiny", "mono"),
+        "duo": train("duo", "mono"),
+    }
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    arguments.add_argument("name", choices=["mono", "mono-tiny", "duo"])
+    arguments.add_argument("--data", type=Path, required=True)
+    arguments.add_argument("--bases", type=Path, required=True)
+    arguments.add_argument("--out", type=Path, required=True)
+    given = arguments.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    bases = given.out / "bases"
+    if not bases.exists():
+        bases.symlink_to(given.bases.resolve())
+    run(given.name, steps(str(given.data.resolve())), given.out)
+    release(given.out / given.name, given.out / "release" / given.name)
+
+
+def run(name: str, every: dict[str, Step], out: Path) -> None:
+    """A step, after those that it needs."""
+    step = every[name]
+    for needed in step.after:
+        run(needed, every, out)
+    if not (out / step.done).exists():
+        print(f"-- {name}", flush=True)
+        subprocess.run(step.command, cwd=out, check=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+
+
+def release(trained: Path, folder: Path) -> None:
+    """The last weights in half precision, with the log of their training."""
+    save_checkpoint(load_checkpoint(trained / "last"), folder, "float16")
+    shutil.copyfile(trained / "log.jsonl", folder / "training.jsonl")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""tamis distill: a small model from a large one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tamis.cli.arguments import ArgumentParser
+from tamis.cli.training import Shown, check_out, resumable, say, training_arguments
+from tamis.infer.runtime import Device
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    training_arguments(parser)
+
+
+def main(recipe: Path, out: Path, resume: bool, device: Device, json: bool) -> None:
+    """Make a small model that does what a large one does, by a recipe. A run that was killed goes on with the
+    same command and --resume, in whichever phase it was; of two phases the first is in DIR/lm.
+
+    On several cards: torchrun --standalone --nproc-per-node=N --no-python tamis distill RECIPE --out DIR
+    """
+    from tamis.train.distill_recipe import read_distill_recipe
+
+    plan = read_distill_recipe(recipe)
+    check_out(out)
+    from tamis.train.distilling import distill
+
+    with resumable(out):
+        result = distill(plan, out, device=device, resume=resume, watch=Shown())
+    dev = plan.ranker and plan.ranker.dev
+    say(result, out, dev.measure if dev else "", json)

@@ -1,0 +1,30 @@
+"""tamis pretrain: a model that has read the texts it is to rank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tamis.cli.arguments import ArgumentParser
+from tamis.cli.training import Shown, check_out, resumable, say, training_arguments
+from tamis.infer.runtime import Device
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    training_arguments(parser)
+
+
+def main(recipe: Path, out: Path, resume: bool, device: Device, json: bool) -> None:
+    """Pretrain a model on a corpus by a recipe; `tamis train` goes on with the result. A run that was killed
+    goes on with the same command and --resume.
+
+    On several cards: torchrun --standalone --nproc-per-node=N --no-python tamis pretrain RECIPE --out DIR
+    """
+    from tamis.train.pretrain_recipe import read_pretrain_recipe
+
+    plan = read_pretrain_recipe(recipe)
+    check_out(out)
+    from tamis.train.pretraining import pretrain
+
+    with resumable(out):
+        result = pretrain(plan, out, device=device, resume=resume, watch=Shown())
+    say(result, out, "", json)

@@ -1,0 +1,146 @@
+"""What `tamis train`, `distill` and `pretrain` share: their options, their progress and their last line."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from tamis.cli.arguments import ArgumentParser, json_argument
+from tamis.cli.console import LOG_EVERY, duration, note, print_json, progress, warn
+from tamis.errors import InputError, MissingDependencyError
+from tamis.infer.runtime import Device
+from tamis.train.watch import Watch
+
+if TYPE_CHECKING:
+    from tamis.train.fit import Result
+
+
+def training_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "recipe", metavar="RECIPE", type=Path, help="a TOML file, or the name of a bundled recipe"
+    )
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        type=Path,
+        required=True,
+        help="gets best/ and last/, models; log.jsonl; and state/, to go on from",
+    )
+    parser.add_argument("--resume", action="store_true", help="go on after an interruption")
+    parser.add_argument(
+        "--device", choices=get_args(Device), default="auto", help="where to train (auto: CUDA, mps or cpu)"
+    )
+    json_argument(parser)
+
+
+def check_out(out: Path) -> None:
+    """Before torch is loaded: a folder can be made, and torch is there."""
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file", remedy="give a folder")
+    if find_spec("torch") is None:
+        raise MissingDependencyError(
+            "training needs torch, which is not installed", remedy="pip install 'tamis[torch]'"
+        )
+
+
+@contextmanager
+def resumable(out: Path) -> Iterator[None]:
+    """Who interrupts the training is told how it goes on."""
+    from tamis.train.state import STATE
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        if (out / STATE).exists() or any(out.glob(f"*/{STATE.as_posix()}")):
+            note(f"{out}: the same command with --resume goes on from the last checkpoint")
+        raise
+
+
+def say(result: Result, out: Path, measure: str, json: bool) -> None:
+    """What came of it."""
+    from tamis.train.state import read_log
+
+    if os.environ.get("RANK", "0") != "0":  # of several processes, the first one says it
+        return
+    if json:
+        print_json({**asdict(result), "model": str(result.model), "log": read_log(out)})
+        return
+    best = f"; {measure} {result.best:.4f} at step {result.best_step:,}" if result.best is not None else ""
+    sys.stdout.write(f"{result.model}: {result.steps:,} steps in {duration(result.seconds)}{best}\n")
+
+
+class Shown(Watch):
+    """A job that is watched on the terminal, or in a log."""
+
+    def reading(self, what: str, noun: str) -> AbstractContextManager[Callable[[int], object]]:
+        return progress(f"Reading {what}", noun)
+
+    def training(
+        self, what: str, steps: int, measure: str = ""
+    ) -> AbstractContextManager[Callable[[Mapping[str, Any]], object]]:
+        return live(steps, measure, what)
+
+    def left_out(self, what: str) -> None:
+        warn(what)
+
+
+@contextmanager
+def live(steps: int, measure: str, what: str = "Training") -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """A function to be told each line of the log: one line that changes on a terminal, now and then a line in
+    a log, and each time the dev run is measured."""
+    if not sys.stderr.isatty():
+        yield _Lines(steps, measure, what)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TimeRemainingColumn(compact=True),
+        TimeElapsedColumn(),
+    )
+    console = Console(stderr=True, markup=False, highlight=False, emoji=False)
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(what, total=steps)
+        dev = ""
+
+        def tell(line: Mapping[str, Any]) -> None:
+            nonlocal dev
+            if "dev" in line:
+                dev = f", {measure} {line['dev']:.4f}"
+            bar.update(task, completed=line["step"], description=described(line, steps, what) + dev)
+
+        yield tell
+
+
+class _Lines:
+    def __init__(self, steps: int, measure: str, what: str) -> None:
+        self.steps, self.measure, self.what = steps, measure, what
+        self.shown = time.monotonic()
+
+    def __call__(self, line: Mapping[str, Any]) -> None:
+        if "dev" in line or time.monotonic() - self.shown >= LOG_EVERY:
+            self.shown = time.monotonic()
+            dev = f", {self.measure} {line['dev']:.4f}" if "dev" in line else ""
+            note(described(line, self.steps, self.what) + dev)
+
+
+def described(line: Mapping[str, Any], steps: int, what: str = "Training") -> str:
+    """A line of the log, for people.
+
+    >>> described({"step": 20, "loss": 0.693, "learning_rate": 3e-6, "pairs_per_second": 1200.0}, 100)
+    'Training 20 of 100 steps, loss 0.6930, rate 3.0e-06, 1,200 pairs a second'
+    """
+    text = f"{what}{':' if ' ' in what else ''} {line['step']:,} of {steps:,} steps"
+    if "loss" in line:
+        text += f", loss {line['loss']:.4f}, rate {line['learning_rate']:.1e}"
+        text += f", {line['pairs_per_second']:,.0f} pairs a second"
+    return text

@@ -1,0 +1,207 @@
+"""Recipes of distillation: a TOML file as frozen dataclasses, a table for each.
+
+    base = "tinybert-lm-ranker"
+
+    [student]
+    layers = 4                         # as many of the teacher's, evenly spread
+
+    [lm]                               # first it learns from a language model, on any texts ...
+    teacher = "google-bert/bert-base-uncased"
+    corpus = ["corpus.jsonl"]
+
+    [ranker]                           # ... then from a ranker, on queries with candidates
+    teacher = "my-mono"
+
+    [[ranker.data]]
+    queries = "train.queries.jsonl"
+    qrels = "train.qrels.txt"
+    corpus = ["corpus.jsonl"]
+    run = "train.bm25.txt"
+
+Either phase may be left out. See `tamis.train.recipe` for what a base is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from tamis.errors import InputError
+from tamis.train.fields import Count, NotNegative, Text, Whole, build, check
+from tamis.train.pretrain_recipe import Length, Random, require_corpus, require_steps
+from tamis.train.recipe import (
+    Data,
+    Dev,
+    Examples,
+    Limits,
+    Loss,
+    Model,
+    Optimiser,
+    Recipe,
+    Run,
+    check_kind,
+    read_tables,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Student:
+    """Where the student starts: with some layers of its first teacher, or of another model that has the same
+    tokenizer, or with random weights in such a model's shape or in another."""
+
+    start: Text | None = None  # a bundled model, a folder or a name on the hub; None: the first teacher
+    revision: Text | None = None  # of the hub
+    layers: Count | None = None  # how many of its layers to keep, evenly spread (all) ...
+    keep: tuple[Whole, ...] | None = None  # ... or which, numbered from 0
+    random: Random | None = None
+    labels: Literal[1, 2] | None = None  # outputs of the head, as in [model] of `tamis train`
+    third_segment: bool = False  # for duo
+
+    def __post_init__(self) -> None:
+        check(self)
+        if sum(each is not None for each in (self.layers, self.keep, self.random)) > 1:
+            raise InputError(
+                "[student] has more than one of layers, keep and random",
+                remedy="give one of them; of random weights, layers goes into [student.random]",
+            )
+        if self.keep is not None and (not self.keep or list(self.keep) != sorted(set(self.keep))):
+            raise InputError(
+                f"keep of [student] is {list(self.keep)}", remedy="name each once, in their order"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What is learned from inside the teacher (TinyBERT, Jiao et al. 2020): how much each term counts."""
+
+    embedding: NotNegative = 1.0
+    hidden: NotNegative = 1.0
+    attention: NotNegative = 1.0  # needs as many heads as the teacher has
+    layers: tuple[Count, ...] | None = None  # of the teacher, for each of the student's; evenly spread
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def count(self) -> bool:
+        """Whether there are any."""
+        return max(self.embedding, self.hidden, self.attention) > 0
+
+
+@dataclass(frozen=True, slots=True)
+class LM:
+    """The phase with a language model as the teacher: both read texts of a corpus, masked as in
+    pretraining."""
+
+    teacher: Text  # a bundled model, a folder or a name on the hub
+    corpus: tuple[Text, ...]  # an index, or files and folders as `tamis index` takes them
+    optimiser: Optimiser
+    revision: Text | None = None  # of the hub
+    length: Length = 128  # tokens of an input at most
+    terms: Terms = field(default_factory=Terms)
+    run: Run = field(default_factory=Run)
+
+    def __post_init__(self) -> None:
+        check(self)
+        require_corpus(self.corpus, "lm")
+        require_steps(self.optimiser)
+        if not self.terms.count:
+            raise InputError("[lm] has no term that counts", remedy="give one a weight above 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Ranker:
+    """The phase in which a ranker is made. A teacher reads the same inputs, and its scores are the loss's;
+    without one the loss learns from labels, or from the scores of a run (`teacher` of [[data]])."""
+
+    data: tuple[Data, ...]
+    optimiser: Optimiser
+    teacher: Text | None = None  # a bundled model, a folder or a name on the hub
+    revision: Text | None = None  # of the hub
+    terms: Terms | None = None  # None: its scores are all that is learned from a teacher
+    loss: Loss = field(default_factory=lambda: Loss("logit_mse_ce", alpha=0.0))
+    examples: Examples = field(default_factory=Examples)
+    limits: Limits = field(default_factory=Limits)
+    run: Run = field(default_factory=Run)
+    dev: Dev | None = None
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.teacher is None and self.terms is not None and self.terms.count:
+            raise InputError("[ranker] has terms without a teacher", remedy="give one, or leave them out")
+        if self.teacher is not None and not (self.loss.taught or (self.terms and self.terms.count)):
+            raise InputError(
+                "[ranker] has a teacher from whom nothing is learned",
+                remedy="give terms or a loss with a teacher (kl, or alpha below 1), or leave it out",
+            )
+        check_kind(self.loss.name, self.examples.kind)
+        self.recipe()
+
+    def recipe(self) -> Recipe:
+        """What `tamis train` would make of it. Where a teacher reads along, the data need no scores, and the
+        loss is one that asks for none."""
+        scored = all(each.teacher is not None for each in self.data)
+        loss = self.loss
+        if self.teacher is not None and not scored:
+            loss = Loss("duo" if self.examples.kind in ("duo", "teacher_pairs") else "pointwise")
+        return Recipe(
+            Model("student"),  # which is handed over, and not loaded by its name
+            self.data,
+            self.optimiser,
+            self.run,
+            self.examples,
+            loss,
+            self.limits,
+            self.dev,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DistillRecipe:
+    """All that decides what comes of a student.
+
+    >>> lm = LM("my-encoder", ("corpus.jsonl",), Optimiser(steps=100))
+    >>> DistillRecipe(Student(layers=3), lm=lm).lm.terms.hidden
+    1.0
+    """
+
+    student: Student = field(default_factory=Student)
+    lm: LM | None = None
+    ranker: Ranker | None = None
+    about: str = ""
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.lm is None and self.ranker is None:
+            raise InputError("the recipe has neither [lm] nor [ranker]", remedy="give one of them, or both")
+        if self.student.start is None and self.first_teacher is None:
+            raise InputError("[student] has no start, and no teacher to start from", remedy="give it one")
+
+    @property
+    def first_teacher(self) -> Model | None:
+        """That of the first phase."""
+        first = self.lm or self.ranker
+        if first is None or first.teacher is None:
+            return None
+        return Model(first.teacher, first.revision)
+
+
+def read_distill_recipe(path: str | Path) -> DistillRecipe:
+    """The recipe of a file, on top of its base.
+
+    >>> file = getfixture("tmp_path") / "mine.toml"
+    >>> _ = file.write_text('''
+    ... base = "tinybert-ranker"
+    ... [ranker]
+    ... teacher = "my-mono"
+    ... [[ranker.data]]
+    ... queries = "queries.jsonl"
+    ... qrels = "qrels.txt"
+    ... corpus = ["corpus.jsonl"]
+    ... ''')
+    >>> recipe = read_distill_recipe(file)
+    >>> recipe.student.random.layers, recipe.ranker.loss.name
+    (6, 'logit_mse_ce')
+    """
+    return build(DistillRecipe, read_tables(path), path)

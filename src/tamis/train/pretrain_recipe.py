@@ -1,0 +1,134 @@
+"""Recipes of pretraining: a TOML file as frozen dataclasses, a table for each.
+
+    base = "tcp"
+
+    [model]
+    start = "my-encoder"
+
+    [data]
+    corpus = ["corpus.jsonl"]
+
+See `tamis.train.recipe` for what a base is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tamis.errors import InputError
+from tamis.train.fields import Bound, Count, Positive, Text, build, check
+from tamis.train.masked import LEAST
+from tamis.train.recipe import Optimiser, Run, read_tables
+from tamis.train.rop import MEAN_SIZE, MU
+
+Length = Annotated[int, Bound(f"of at least {LEAST}", lambda x: x >= LEAST)]
+
+
+@dataclass(frozen=True, slots=True)
+class Random:
+    """Random weights instead of those of `start`, in its shape or in another."""
+
+    layers: Count | None = None
+    hidden: Count | None = None
+    heads: Count | None = None
+    feed_forward: Count | None = None
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Where pretraining starts. Where its weights are random, `start` gives the tokenizer and the shape."""
+
+    start: Text  # a bundled model, a folder or a name on the hub
+    revision: Text | None = None  # of the hub
+    random: Random | None = None
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """The texts."""
+
+    corpus: tuple[Text, ...]  # an index, or files and folders as `tamis index` takes them
+
+    def __post_init__(self) -> None:
+        check(self)
+        require_corpus(self.corpus, "data")
+
+
+def require_corpus(corpus: tuple[str, ...], table: str) -> None:
+    if not corpus:
+        raise InputError(f"corpus of [{table}] is []", remedy="name an index, or files")
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """What is learned: mlm, masked words; nsp beside it, whether a text follows another (Devlin et al. 2019);
+    rop, which words are typical of a text (Ma et al. 2021)."""
+
+    learn: tuple[Literal["mlm", "nsp", "rop"], ...] = ("mlm", "nsp")
+    length: Length = 128  # tokens of an input at most
+    mean_size: Positive = MEAN_SIZE  # of rop: words of a set, on average
+    mu: Positive = MU  # of rop: the prior of query likelihood
+
+    def __post_init__(self) -> None:
+        check(self)
+        if not self.learn or len(set(self.learn)) < len(self.learn):
+            raise InputError(
+                f"learn of [objective] is {list(self.learn)}", remedy="name mlm or rop, each once"
+            )
+        if "nsp" in self.learn and "mlm" not in self.learn:
+            raise InputError("learn of [objective] has nsp without mlm", remedy="add mlm, or leave out nsp")
+
+
+@dataclass(frozen=True, slots=True)
+class PretrainRecipe:
+    """All that decides what is pretrained. A batch of [run] is so many inputs, of rop pairs of inputs.
+
+    >>> recipe = PretrainRecipe(Model("my-encoder"), Data(("corpus.jsonl",)), Optimiser(steps=100))
+    >>> recipe.objective.learn
+    ('mlm', 'nsp')
+    """
+
+    model: Model
+    data: Data
+    optimiser: Optimiser
+    objective: Objective = field(default_factory=Objective)
+    run: Run = field(default_factory=Run)
+    about: str = ""
+
+    def __post_init__(self) -> None:
+        check(self)
+        require_steps(self.optimiser)
+
+
+def require_steps(optimiser: Optimiser) -> None:
+    """A batch is drawn from anywhere in a corpus, so that there are no epochs."""
+    if optimiser.steps is None:
+        raise InputError(
+            "[optimiser] has epochs, and a corpus is drawn from and not read through", remedy="give steps"
+        )
+
+
+def read_pretrain_recipe(path: str | Path) -> PretrainRecipe:
+    """The recipe of a file, on top of its base.
+
+    >>> file = getfixture("tmp_path") / "mine.toml"
+    >>> _ = file.write_text('''
+    ... base = "tcp"
+    ... [model]
+    ... start = "my-encoder"
+    ... [data]
+    ... corpus = ["corpus.jsonl"]
+    ... ''')
+    >>> recipe = read_pretrain_recipe(file)
+    >>> recipe.objective.learn, recipe.optimiser.steps
+    (('mlm', 'nsp'), 100000)
+    """
+    return build(PretrainRecipe, read_tables(path), path)
