@@ -123,7 +123,9 @@ def test_from_documents_to_figures_as_processes(folder: Path, tmp_path: Path) ->
     assert manifest["pipeline"] == "bm25 % 1000"
     assert manifest["queries"] == 3
 
-    evaluated = process("eval", folder / "qrels.txt", "a.run", "-m", "RR", "-m", "R@1000", cwd=tmp_path)
+    evaluated = process(
+        "eval", folder / "qrels.txt", "a.run", "-m", "RR", "-m", "R@1000", "--only", cwd=tmp_path
+    )
     assert evaluated.returncode == 0, evaluated.stderr
     assert evaluated.stdout.split() == ["run", "RR", "R@1000", *["─" * 23], "a.run", "0.6667", "0.6667"]
     assert "a.run: judged queries missing from the run (counted as zero): 1 (q4)" in evaluated.stderr

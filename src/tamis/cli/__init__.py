@@ -19,6 +19,8 @@ VERBS = {
     "run": "rank documents for many queries: a TREC run",
     "rerank": "rerank the candidates of a run",
     "eval": "evaluate runs against judgments",
+    "compare": "test the differences between runs for significance",
+    "tune": "choose a pipeline's parameters by cross-validation",
     "show": "print a document",
     "delete": "delete documents",
     "merge": "merge an index into one segment",

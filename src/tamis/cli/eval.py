@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import csv as csv_rows
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
-from tamis.cli.arguments import ArgumentParser, json_argument
-from tamis.cli.console import print_json, printable, stdout, warn
+from tamis.cli.arguments import ArgumentParser
+from tamis.cli.console import counted, print_json, printable, stdout, warn
 from tamis.errors import InputError
-from tamis.evaluate.measures import DEFAULT_MEASURES, Evaluation, evaluate, parse_measures
-from tamis.formats import read_qrels
+from tamis.evaluate.formulae import ShortLists
+from tamis.evaluate.measures import (
+    DEFAULT_MEASURES,
+    Evaluation,
+    Unjudged,
+    evaluate,
+    parse_measures,
+    with_companions,
+)
+from tamis.evaluate.ties import TIE_RULE, TieEffect, tie_effect
+from tamis.formats import Qrels, read_qrels
 from tamis.ranking import Run
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+_NAMED = 10  # how many queries a warning names
+
 
 def add_arguments(parser: ArgumentParser) -> None:
     defaults = " ".join(DEFAULT_MEASURES)
+    parser.epilog = f"""Judged@k beside a measure @k is the share of the first k documents that is judged at
+        all: compare it before the measure. Queries without a relevant document do not count; judged queries
+        missing from a run count zero. Equal scores stand {TIE_RULE}."""
     parser.add_argument("qrels", metavar="QRELS", help="judgments: TREC or BEIR")
     parser.add_argument("runs", metavar="RUN", nargs="+", help="TREC or MS MARCO runs")
     parser.add_argument(
@@ -30,16 +46,52 @@ def add_arguments(parser: ArgumentParser) -> None:
         help=f"such as nDCG@20 or AP(rel=2), as ir_measures names them; may be repeated ({defaults})",
     )
     parser.add_argument("--per-query", action="store_true", help="show each query's values")
-    json_argument(parser)
+    parser.add_argument(
+        "--unjudged",
+        choices=get_args(Unjudged),
+        default="nonrelevant",
+        help="documents without a judgment are not relevant, or are taken out of the lists (nonrelevant)",
+    )
+    parser.add_argument(
+        "--short-lists",
+        choices=get_args(ShortLists),
+        default="k",
+        help="P@k of a list of only l documents is a share of k, as in trec_eval, or of l (k)",
+    )
+    parser.add_argument(
+        "--only", action="store_true", help="show the measures only, without what goes beside them"
+    )
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="print the result as JSON")
+    output.add_argument("--csv", action="store_true", help="print the result as CSV")
 
 
-def main(qrels: str, runs: list[str], measures: list[str] | None, per_query: bool, json: bool) -> None:
+def main(
+    qrels: str,
+    runs: list[str],
+    measures: list[str] | None,
+    per_query: bool,
+    unjudged: Unjudged,
+    short_lists: ShortLists,
+    only: bool,
+    json: bool,
+    csv: bool,
+) -> None:
     """Evaluate runs against relevance judgments."""
-    names = list(map(str, parse_measures(measures or DEFAULT_MEASURES)))
+    asked = list(map(str, parse_measures(measures or DEFAULT_MEASURES)))
+    names = asked if only else with_companions(asked)
     judgments = read_qrels(qrels)
     if not judgments:
         raise InputError("no judgment in it", remedy="check the file", path=qrels)
-    evaluations = {path: evaluate(judgments, Run.read(path), names) for path in dict.fromkeys(runs)}
+    evaluations: dict[str, Evaluation] = {}
+    ties: dict[str, TieEffect] = {}
+    for path in dict.fromkeys(runs):
+        run = Run.read(path)
+        evaluations[path] = _evaluated(judgments, run, names, path, unjudged, short_lists)
+        ties[path] = tie_effect(
+            judgments, run, evaluations[path], asked, unjudged=unjudged, short_lists=short_lists
+        )
+        del run  # or there would be two of them while the next is read
     _warn(
         qrels,
         "queries without a relevant document (not counted)",
@@ -48,17 +100,45 @@ def main(qrels: str, runs: list[str], measures: list[str] | None, per_query: boo
     for path, evaluation in evaluations.items():
         _warn(path, "judged queries missing from the run (counted as zero)", evaluation.missing)
         _warn(path, "queries of the run without judgments (not counted)", evaluation.unjudged)
+        _warn_of_ties(path, evaluation, ties[path])
     if json:
-        print_json([_as_json(path, evaluation, per_query) for path, evaluation in evaluations.items()])
-        return
-    console = stdout()
-    if per_query:
-        for path, evaluation in evaluations.items():
-            if len(evaluations) > 1:
-                console.print(printable(path), style="bold")
-            console.print(_queries(evaluation, names))
+        settings = {"unjudged_documents": unjudged, "short_lists": short_lists, "tie_rule": TIE_RULE}
+        print_json(
+            [
+                _as_json(path, evaluation, ties[path], per_query) | settings
+                for path, evaluation in evaluations.items()
+            ]
+        )
+    elif csv:
+        _print_csv(evaluations, names, per_query)
     else:
+        _print(evaluations, names, per_query)
+        if unjudged == "condensed":
+            sys.stdout.write("of condensed lists: documents without a judgment are taken out\n")
+
+
+def _evaluated(
+    judgments: Qrels, run: Run, names: Sequence[str], path: str, unjudged: Unjudged, short_lists: ShortLists
+) -> Evaluation:
+    try:
+        return evaluate(judgments, run, names, unjudged=unjudged, short_lists=short_lists)
+    except InputError as error:
+        raise InputError(error.problem, remedy=error.remedy, path=path) from error
+
+
+# -- what a person sees
+# ------------------------------------------------------------------------------------------------------------
+
+
+def _print(evaluations: Mapping[str, Evaluation], names: Sequence[str], per_query: bool) -> None:
+    console = stdout()
+    if not per_query:
         console.print(table("run", _labels(evaluations), names))
+        return
+    for path, evaluation in evaluations.items():
+        if len(evaluations) > 1:
+            console.print(printable(path), style="bold")
+        console.print(_queries(evaluation, names))
 
 
 def table(what: str, evaluations: Mapping[str, Evaluation], measures: Sequence[str]) -> Table:
@@ -71,19 +151,25 @@ def table(what: str, evaluations: Mapping[str, Evaluation], measures: Sequence[s
     made.add_column(what, overflow="fold")
     best = {}
     for name in measures:
-        made.add_column(name, justify="right", no_wrap=True)
-        best[name] = max(f"{evaluation.mean[name]:.4f}" for evaluation in evaluations.values())
+        made.add_column(name, justify="right", no_wrap=True, style=_style(name))
+        if not _style(name):
+            best[name] = max(f"{evaluation.mean[name]:.4f}" for evaluation in evaluations.values())
     for label, evaluation in evaluations.items():
         values = [f"{evaluation.mean[name]:.4f}" for name in measures]
         many = len(evaluations) > 1
         made.add_row(
             Text(printable(label)),
             *(
-                Text(value, style="bold" if many and value == best[name] else "")
+                Text(value, style="bold" if many and value == best.get(name) else "")
                 for name, value in zip(measures, values, strict=True)
             ),
         )
     return made
+
+
+def _style(measure: str) -> str:
+    """What only says how far to trust the others is not printed as loud as they are, and is never best."""
+    return "dim" if measure.startswith(("Judged", "RBPResidual")) else ""
 
 
 def _queries(evaluation: Evaluation, measures: Sequence[str]) -> Table:
@@ -94,7 +180,8 @@ def _queries(evaluation: Evaluation, measures: Sequence[str]) -> Table:
     made = Table(box=SIMPLE_HEAD, pad_edge=False, show_footer=True)
     made.add_column("query", footer="all", overflow="fold")
     for name in measures:
-        made.add_column(name, justify="right", no_wrap=True, footer=f"{evaluation.mean[name]:.4f}")
+        footer = f"{evaluation.mean[name]:.4f}"
+        made.add_column(name, justify="right", no_wrap=True, footer=footer, style=_style(name))
     for qid in evaluation.per_query[measures[0]]:
         made.add_row(Text(printable(qid)), *(f"{evaluation.per_query[name][qid]:.4f}" for name in measures))
     return made
@@ -109,11 +196,39 @@ def _labels(evaluations: Mapping[str, Evaluation]) -> dict[str, Evaluation]:
 
 def _warn(path: str, what: str, qids: Sequence[str]) -> None:
     if qids:
-        some = ", ".join(qids[:5]) + (", ..." if len(qids) > 5 else "")
+        some = ", ".join(qids[:_NAMED]) + (", ...: --json names all" if len(qids) > _NAMED else "")
         warn(f"{path}: {what}: {len(qids):,} ({some})")
 
 
-def _as_json(path: str, evaluation: Evaluation, per_query: bool) -> dict[str, object]:
+def _warn_of_ties(path: str, evaluation: Evaluation, ties: TieEffect) -> None:
+    if not ties.queries:
+        return
+    ranges = [
+        f"{name} {evaluation.mean[name]:.4f} ({ties.low[name]:.4f} to {ties.high[name]:.4f})"
+        for name in ties.low
+        if f"{ties.low[name]:.4f}" != f"{ties.high[name]:.4f}"
+    ]
+    affected = counted(len(ties.queries), "query", "queries")
+    means = f"could be {', '.join(ranges)}" if ranges else "changes no mean in its fourth decimal"
+    warn(f"{path}: the order of equal scores matters in {affected} (they stand {TIE_RULE}): {means}")
+
+
+# -- what a machine reads
+# ------------------------------------------------------------------------------------------------------------
+
+
+def _print_csv(evaluations: Mapping[str, Evaluation], names: Sequence[str], per_query: bool) -> None:
+    """A line a run, or a query of a run; the line of all queries has "all" for a query."""
+    writer = csv_rows.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(["run", "query", *names])
+    for path, evaluation in evaluations.items():
+        if per_query:
+            for qid in evaluation.per_query[names[0]]:
+                writer.writerow([path, qid, *(evaluation.per_query[name][qid] for name in names)])
+        writer.writerow([path, "all", *(evaluation.mean[name] for name in names)])
+
+
+def _as_json(path: str, evaluation: Evaluation, ties: TieEffect, per_query: bool) -> dict[str, object]:
     made: dict[str, object] = {
         "run": path,
         "mean": evaluation.mean,
@@ -121,6 +236,7 @@ def _as_json(path: str, evaluation: Evaluation, per_query: bool) -> dict[str, ob
         "missing": evaluation.missing,
         "unjudged": evaluation.unjudged,
         "irrelevant": evaluation.irrelevant,
+        "ties": {"queries": ties.queries, "low": ties.low, "high": ties.high},
     }
     if per_query:
         made["per_query"] = evaluation.per_query

@@ -1,24 +1,33 @@
-"""Measures of a run against judgments. ir_measures computes them; what it is given is decided here.
+"""Measures of a run against judgments, by the names of ir_measures. What is measured is decided here.
 
-- Ties: a ranking's order is what counts. The measures get scores that strictly decrease in that order; left
-  to itself, trec_eval puts the larger of two tied ids first, and other engines do otherwise.
+- Ties: a ranking's order is what counts, whatever its scores. Of a run file that is the order of decreasing
+  score, equal scores by the rank column, then as in the file; trec_eval puts the larger of two tied ids
+  first. `ties.tie_effect` says whether it matters.
 - A judged query that the run does not answer counts zero: a system cannot gain by staying silent.
-- A query without a relevant document has no recall, AP or nDCG (0/0): it is left out of every mean.
-- What is not judged is not relevant; `Judged@10` says how much of the first ten that is.
+- A query without a relevant document (a grade above 0) has no recall, AP or nDCG (0/0): it is left out of
+  every mean.
+- What is not judged is not relevant, unless the lists are condensed: then it is not there. `Judged@10` says
+  how much of the first ten that is, always of the whole list.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-from tamis.errors import InputError, TamisError
-from tamis.formats import Qrels, strictly_decreasing
+import numpy as np
+
+from tamis.errors import InputError
+from tamis.evaluate.formulae import Graded, ShortLists, graded
+from tamis.formats import Qrels
 from tamis.ranking import Ranking
 
 DEFAULT_MEASURES = ("nDCG@10", "AP", "RR@10", "P@10", "R@1000")
-_EXAMPLES = "nDCG@10, AP, RR@10, P@10, R@1000, Judged@10, Bpref, Rprec, Success@5 or AP(rel=2)"
+_EXAMPLES = "nDCG@10, AP, RR@10, P@10, R@1000, Judged@10, Bpref, Rprec, RBP(p=0.8), Success@5 or AP(rel=2)"
+
+Unjudged = Literal["nonrelevant", "condensed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +50,19 @@ def parse_measures(names: Iterable[str]) -> list[Any]:
     Traceback (most recent call last):
     tamis.errors.InputError: there is no measure 'nDGC@10': use a name such as nDCG@10, AP, ...
     """
-    import ir_measures
+    from tamis.evaluate.engines import parse
 
     measures: dict[str, Any] = {}
     for name in names:
         try:
-            measure = ir_measures.parse_measure(name.strip())
-        except (NameError, ValueError, TypeError, AttributeError) as error:  # its ways to say no
+            measure = parse(name.strip())
+        except (
+            NameError,
+            ValueError,
+            TypeError,
+            AttributeError,
+            AssertionError,
+        ) as error:  # its ways to say no
             raise InputError(
                 f"there is no measure {name!r}", remedy=f"use a name such as {_EXAMPLES}"
             ) from error
@@ -55,58 +70,135 @@ def parse_measures(names: Iterable[str]) -> list[Any]:
     return list(measures.values())
 
 
+def with_companions(names: Iterable[str]) -> list[str]:
+    """The measures, and beside them what they should be read with: the share of judged documents above each
+    cutoff, and RBP's residual.
+
+    >>> with_companions(["nDCG@10", "P@10", "AP", "RBP(p=0.5)"])
+    ['nDCG@10', 'Judged@10', 'P@10', 'AP', 'RBP(p=0.5)', 'RBPResidual(p=0.5)']
+    """
+    from tamis.evaluate.engines import RBPResidual, residual
+
+    together: dict[str, None] = {}
+    for measure in parse_measures(names):
+        together[str(measure)] = None
+        if measure.NAME == "RBP":
+            together[str(residual(measure))] = None
+        elif measure.NAME != RBPResidual.NAME and "cutoff" in measure.params:
+            together[f"Judged@{measure['cutoff']}"] = None
+    return list(together)
+
+
 def evaluate(
-    qrels: Qrels, run: Mapping[str, Ranking], measures: Sequence[str] = DEFAULT_MEASURES
+    qrels: Qrels,
+    run: Mapping[str, Ranking],
+    measures: Sequence[str] = DEFAULT_MEASURES,
+    *,
+    unjudged: Unjudged = "nonrelevant",
+    short_lists: ShortLists = "k",
 ) -> Evaluation:
     """Measure a run against judgments.
+
+    With `unjudged="condensed"` the documents without a judgment are taken out of the lists first. P@k of a
+    list of l < k documents is a share of k, or with `short_lists="l"` of l.
 
     >>> import numpy as np
     >>> from tamis.documents import Query
     >>> run = {"q1": Ranking(Query("q1", "sieve"), ("d2", "d1"), np.array([7.0, 7.0]))}
     >>> evaluate({"q1": {"d1": 1}, "q2": {"d5": 1}}, run, ["RR", "P@1"]).mean
     {'RR': 0.25, 'P@1': 0.0}
+    >>> evaluate({"q1": {"d1": 1}}, run, ["RR"], unjudged="condensed").mean
+    {'RR': 1.0}
     """
-    import ir_measures
-
     parsed = parse_measures(measures)
     judged = {qid: grades for qid, grades in qrels.items() if any(grade > 0 for grade in grades.values())}
     if not judged:
         raise InputError("the judgments hold no relevant document", remedy="check that they are qrels")
-    scores = {
-        qid: dict(zip(run[qid].ids, strictly_decreasing(run[qid].scores).tolist(), strict=True))
-        for qid in judged
-        if qid in run
-    }
-    if not scores:
+    answered = {qid: run[qid] for qid in judged if qid in run}
+    if not answered:
         raise InputError(
             "the run answers none of the judged queries", remedy="check that their query ids are alike"
         )
-    per_query = {str(measure): dict.fromkeys(judged, 0.0) for measure in parsed}
-    # gdeval, which computes ERR and nDCG with exponential gains, takes only numbers for query ids
-    number = {qid: str(i) for i, qid in enumerate(judged, start=1)}
-    qid_of = {i: qid for qid, i in number.items()}
-    numbered_qrels = {number[qid]: grades for qid, grades in judged.items()}
-    numbered_run = {number[qid]: results for qid, results in scores.items()}
-    try:
-        for i, measure, value in ir_measures.iter_calc(parsed, numbered_qrels, numbered_run):
-            per_query[str(measure)][qid_of[i]] = float(value)
-    except Exception as error:  # an engine is missing, or refused: which exception depends on the engine
-        raise TamisError(
-            f"cannot compute {', '.join(map(str, parsed))} ({' '.join(str(error).split())})",
-            remedy="`tamis doctor` lists the packages that compute further measures",
-        ) from error
+    for ranking in answered.values():
+        check_ranking(ranking)
+    per_query = values(parsed, judged, answered, unjudged, short_lists)
     return Evaluation(
-        {str(measure): _over_queries(measure, per_query[str(measure)].values()) for measure in parsed},
+        {str(measure): over_queries(measure, per_query[str(measure)].values()) for measure in parsed},
         per_query,
-        [qid for qid in judged if qid not in scores],
+        [qid for qid in judged if qid not in answered],
         [qid for qid in run if qid not in qrels],
         [qid for qid in qrels if qid not in judged],
     )
 
 
-def _over_queries(measure: Any, values: Iterable[float]) -> float:
-    """The mean, or the sum for measures that count (NumRelRet)."""
+def values(
+    measures: Sequence[Any],
+    qrels: Qrels,
+    run: Mapping[str, Ranking],
+    unjudged: Unjudged,
+    short_lists: ShortLists,
+) -> dict[str, dict[str, float]]:
+    """Each measure of each query of the qrels: of parsed measures and checked rankings."""
+    from tamis.evaluate.engines import computed, formula, of_whole_lists
+
+    formulas = {str(measure): formula(measure, short_lists) for measure in measures}
+    whole = {str(measure) for measure in measures if unjudged == "nonrelevant" or of_whole_lists(measure)}
+    found: dict[str, dict[str, float]] = {name: dict.fromkeys(qrels, 0.0) for name in formulas}
+    for qid, grades in qrels.items():
+        if qid in run:
+            lists: dict[bool, Graded] = {True: graded(run[qid].ids, grades)}
+            lists[False] = lists[True].condensed() if unjudged == "condensed" else lists[True]
+            for name, compute in formulas.items():
+                if compute is not None:
+                    found[name][qid] = compute(lists[name in whole])
+    others = [measure for measure in measures if formulas[str(measure)] is None]
+    if others:
+        if unjudged == "condensed":
+            run = {qid: condensed(run[qid], grades) for qid, grades in qrels.items() if qid in run}
+        for name, qid, value in computed(others, qrels, run):
+            found[name][qid] = value
+    return found
+
+
+def condensed(ranking: Ranking, judgments: Mapping[str, int]) -> Ranking:
+    """The ranking without the documents that are not judged (Sakai 2007).
+
+    >>> from tamis.documents import Query
+    >>> ranking = Ranking(Query("q", ""), ("d1", "d2", "d3"), np.array([3.0, 2.0, 1.0]))
+    >>> condensed(ranking, {"d3": 1, "d1": 0}).ids
+    ('d1', 'd3')
+    """
+    kept = [place for place, identity in enumerate(ranking.ids) if identity in judgments]
+    return replace(ranking, ids=tuple(ranking.ids[place] for place in kept), scores=ranking.scores[kept])
+
+
+def check_ranking(ranking: Ranking) -> None:
+    """Refuse what has no order: a document twice, scores that are no numbers or that increase.
+
+    >>> from tamis.documents import Query
+    >>> check_ranking(Ranking(Query("q1", ""), ("d1", "d1"), np.array([2.0, 1.0])))
+    Traceback (most recent call last):
+    tamis.errors.InputError: query 'q1': the document 'd1' comes twice: keep one of them
+    """
+    query, ids, scores = ranking.query.id, ranking.ids, ranking.scores
+    if len(set(ids)) < len(ids):
+        twice = Counter(ids).most_common(1)[0][0]
+        raise InputError(f"query {query!r}: the document {twice!r} comes twice", remedy="keep one of them")
+    if not np.isfinite(scores).all():
+        raise InputError(
+            f"query {query!r}: a score is not a finite number", remedy="check the stage that gave it"
+        )
+    if (scores[1:] > scores[:-1]).any():
+        raise InputError(f"query {query!r}: the scores increase", remedy="sort by decreasing score first")
+
+
+def over_queries(measure: Any, per_query: Iterable[float]) -> float:
+    """The mean, or the sum for measures that count (NumRelRet).
+
+    >>> over_queries(parse_measures(["AP"])[0], [0.25, 0.75])
+    0.5
+    """
     aggregator = measure.aggregator()
-    for value in values:
+    for value in per_query:
         aggregator.add(value)
     return float(aggregator.result())

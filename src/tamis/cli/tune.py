@@ -1,0 +1,178 @@
+"""tamis tune: a pipeline's parameters, chosen by cross-validation."""
+
+from __future__ import annotations
+
+import json as json_lines
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
+from tamis.cli.arguments import ArgumentParser, at_least_one, json_argument, runtime_arguments
+from tamis.cli.console import counted, print_json, printable, progress, stdout, warn
+from tamis.errors import InputError
+from tamis.evaluate.folds import Fold, make_folds, read_folds, write_folds
+from tamis.evaluate.grid import check_holes, parse_grid, pipelines_of, settings
+from tamis.evaluate.measures import parse_measures
+from tamis.evaluate.tune import CrossValidation, cross_validate
+from tamis.files import STDIN, atomic_write
+from tamis.formats import Qrels, TopicField, read_qrels, read_queries
+from tamis.formats.lines import check_column
+from tamis.infer.runtime import Device, Precision, Runtime
+from tamis.retrieve.index import Index
+
+_NAMED = 10  # how many queries a warning names
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.epilog = """Each fold takes the setting that is best on its training queries (of equal ones the
+        first in the order of the grid, the last parameter changing fastest) and ranks its test queries with
+        that; the test folds together are the run. Stages that settings begin with alike, and those inside of
+        interpolate and fuse, do their work once; with --cache a model's scores survive an interruption."""
+    parser.add_argument("index", metavar="IDX", type=Path, help="an index, made by `tamis index`")
+    parser.add_argument("queries", metavar="QUERIES", help="JSONL (BEIR), TSV or TREC topics")
+    parser.add_argument("qrels", metavar="QRELS", help="judgments: TREC or BEIR")
+    parser.add_argument(
+        "-p",
+        "--pipeline",
+        metavar="P",
+        required=True,
+        help="the stages, with names in braces for what is tuned: 'bm25(k1={k1}, b={b}) %% 1000'",
+    )
+    parser.add_argument(
+        "--grid",
+        metavar="NAME=VALUES",
+        action="append",
+        required=True,
+        help="what to try: k1=0.4,0.9,1.2 or b=0.2:0.8:0.2 (first, last and step); once for each name",
+    )
+    folds = parser.add_mutually_exclusive_group()
+    folds.add_argument("--folds", type=at_least_one, default=5, metavar="N", help="how many to make (5)")
+    folds.add_argument(
+        "--fold-file",
+        nargs="+",
+        metavar="F",
+        help="the folds: JSON as of Anserini or Capreolus, lines of query and fold, or a file for each fold",
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the folds that are made (0)")
+    parser.add_argument("--save-folds", type=Path, metavar="F", help="write the folds that are made there")
+    parser.add_argument("-m", "--measure", default="AP", metavar="NAME", help="what should be large (AP)")
+    parser.add_argument(
+        "-k", type=at_least_one, default=1000, metavar="N", help="how many results a query (1000)"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="RUN",
+        type=Path,
+        required=True,
+        help="the TREC run of the test folds; RUN.json beside it says how it was made",
+    )
+    parser.add_argument(
+        "--field",
+        choices=get_args(TopicField),
+        default="title",
+        help="the part of a TREC topic that is the query (title)",
+    )
+    parser.add_argument("--tag", default="tamis", help="the run's name, in its last column (tamis)")
+    runtime_arguments(parser)
+    json_argument(parser)
+
+
+def main(
+    index: Path,
+    queries: str,
+    qrels: str,
+    pipeline: str,
+    grid: list[str],
+    folds: int,
+    fold_file: list[str] | None,
+    seed: int,
+    save_folds: Path | None,
+    measure: str,
+    k: int,
+    output: Path,
+    field: TopicField,
+    tag: str,
+    device: Device,
+    precision: Precision,
+    workers: int | None,
+    cache: Path | None,
+    json: bool,
+) -> None:
+    """Choose a pipeline's parameters by cross-validation, and write the run of the test folds."""
+    check_column(tag, "tag")
+    parse_measures([measure])
+    values = parse_grid(grid)
+    check_holes(pipeline, values)
+    _check_files([queries, qrels, *(fold_file or [])], output)
+    wanted = read_queries(queries, field=field)
+    judgments = read_qrels(qrels)
+    if not wanted:
+        raise InputError("no query in it", remedy="check the file and its format", path=queries)
+    chosen = _folds(judgments, [query.id for query in wanted], folds, fold_file, seed)
+    if save_folds is not None:
+        write_folds(save_folds, chosen)
+    runtime = Runtime(device, precision, workers, cache)
+    made = pipelines_of(f"({pipeline}) % {k}", Index.open(index), runtime)
+    with progress("Tuning", "settings", len(settings(values))) as advance:
+        result = cross_validate(made, values, wanted, judgments, chosen, measure, progress=advance)
+    result.run.write(output, tag=tag)
+    about = {
+        **result.run.manifest,
+        "template": pipeline,
+        "index": str(index),
+        "query_file": queries,
+        "field": field,
+        "qrels": qrels,
+        "fold_file": fold_file,
+        "seed": None if fold_file else seed,
+        "tag": tag,
+        "cross_validation": result.as_json(),
+    }
+    if output.is_file():  # not a pipe
+        with atomic_write(output.with_name(f"{output.name}.json"), "w") as stream:
+            stream.write(json_lines.dumps(about, indent=2, ensure_ascii=False) + "\n")
+    if result.left_out:
+        some = ", ".join(result.left_out[:_NAMED]) + (", ..." if len(result.left_out) > _NAMED else "")
+        warn(f"{counted(len(result.left_out), 'query is', 'queries are')} in no test fold: {some}")
+    if json:
+        print_json({"run": str(output), **about})
+    elif output.is_file():
+        _print(result, output)
+
+
+def _check_files(inputs: Sequence[str], output: Path) -> None:
+    if inputs.count(STDIN) > 1:
+        raise InputError("only one thing can come from the standard input", remedy="give files for the rest")
+    if output.is_dir():
+        raise InputError(f"{output} is a folder", remedy="give the name of a file")
+
+
+def _folds(
+    judgments: Qrels, queries: Sequence[str], number: int, files: Sequence[str] | None, seed: int
+) -> list[Fold]:
+    if files:
+        return read_folds(*files)
+    return make_folds(judgments, number, seed=seed, queries=queries)
+
+
+def _print(result: CrossValidation, output: Path) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    names = list(result.choices[0].setting)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_footer=True)
+    table.add_column("fold", justify="right", footer="all")
+    for name in names:
+        table.add_column(Text(printable(name)), justify="right")
+    table.add_column(f"{result.measure} in training", justify="right")
+    table.add_column("in the test", justify="right", footer=f"{result.mean:.4f}")
+    table.add_column("queries", justify="right", footer=str(len(result.per_query)))
+    for number, choice in enumerate(result.choices, start=1):
+        values = [Text(printable(str(choice.setting[name]))) for name in names]
+        table.add_row(str(number), *values, f"{choice.train:.4f}", f"{choice.test:.4f}", str(choice.queries))
+    stdout().print(table)
+    what = f"{counted(len(result.run), 'query', 'queries')} of {counted(len(result.choices), 'test fold')}"
+    sys.stdout.write(f"{output}: {what}, {counted(len(result.tried), 'setting')} tried\n")

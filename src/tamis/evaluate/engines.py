@@ -1,0 +1,128 @@
+"""Who computes a measure: a formula of ours for the usual ones, ir_measures and its engines for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import ir_measures
+
+from tamis.errors import TamisError
+from tamis.evaluate import formulae
+from tamis.evaluate.formulae import ALL, Graded, ShortLists
+from tamis.formats import Qrels, strictly_decreasing
+from tamis.ranking import Ranking
+
+Formula = Callable[[Graded], float]
+
+_AT_ONCE = 500  # queries whose results an engine gets together: it takes dictionaries, which are large
+
+
+class RBPResidual(ir_measures.measures.Measure):
+    """What RBP could gain, were every unjudged document relevant; ir_measures has no name for it."""
+
+    __name__ = NAME = "RBPResidual"
+    SUPPORTED_PARAMS = ir_measures.RBP.SUPPORTED_PARAMS
+
+
+def residual(rbp: Any) -> Any:
+    """The companion of an RBP.
+
+    >>> residual(parse("RBP(p=0.5)@10"))
+    RBPResidual(p=0.5)@10
+    """
+    made: Any = RBPResidual
+    return made(**rbp.params)
+
+
+def parse(name: str) -> Any:
+    """A measure by the name that ir_measures has for it, with parameters that it takes.
+
+    >>> parse("MRR@10")
+    RR@10
+    """
+    is_residual = name.startswith(RBPResidual.NAME)
+    measure: Any = ir_measures.parse_measure(name.replace(RBPResidual.NAME, "RBP") if is_residual else name)
+    measure.validate_params()
+    if cutoff(measure) < 1 or not 0 <= _get(measure, "p", 0.5) < 1:
+        raise ValueError(name)
+    return residual(measure) if is_residual else measure
+
+
+def cutoff(measure: Any) -> int:
+    """The k of a measure @k, or more than any list has.
+
+    >>> cutoff(parse("nDCG@10")), cutoff(parse("AP")) > 1_000_000
+    (10, True)
+    """
+    return int(_get(measure, "cutoff", ALL))
+
+
+def of_whole_lists(measure: Any) -> bool:
+    """Whether it is about the unjudged documents, so that leaving them out would leave nothing of it."""
+    return measure.NAME in ("Judged", RBPResidual.NAME)
+
+
+def formula(measure: Any, short_lists: ShortLists = "k") -> Formula | None:
+    """What computes a measure from a graded list, if we have it.
+
+    >>> from tamis.evaluate.formulae import graded
+    >>> found = graded(["d1", "d2"], {"d2": 1})
+    >>> formula(parse("RR@10"))(found)
+    0.5
+    """
+    k, rel = cutoff(measure), _get(measure, "rel", 1)
+    formulas: dict[str, Formula] = {
+        "P": partial(formulae.precision, k=k, rel=rel, short_lists=short_lists),
+        "R": partial(formulae.recall, k=k, rel=rel),
+        "Success": partial(formulae.success, k=k, rel=rel),
+        "RR": partial(formulae.reciprocal_rank, k=k, rel=rel),
+        "AP": partial(formulae.average_precision, k=k, rel=rel),
+        "Rprec": partial(formulae.r_precision, rel=rel),
+        "Bpref": partial(formulae.bpref, rel=rel),
+        "Judged": partial(formulae.judged, k=k),
+        "RBP": partial(formulae.rank_biased_precision, p=_get(measure, "p", 0.8), k=k, rel=rel),
+        RBPResidual.NAME: partial(formulae.rbp_residual, p=_get(measure, "p", 0.8), k=k),
+    }
+    if measure.NAME == "nDCG" and "gains" not in measure.params:
+        gain: formulae.Gain = "exp" if measure["dcg"] == "exp-log2" else "linear"
+        formulas["nDCG"] = partial(formulae.ndcg, k=k, gain=gain)
+    chosen = formulas.get(measure.NAME)
+    if chosen is not None and measure.params.get("judged_only"):
+        return partial(_of_condensed, chosen)
+    return chosen
+
+
+def computed(
+    measures: Sequence[Any], qrels: Qrels, run: Mapping[str, Ranking]
+) -> Iterator[tuple[str, str, float]]:
+    """Measure, query and value, by the engines of ir_measures. The queries are those of the qrels."""
+    qids = list(qrels)
+    for start in range(0, len(qids), _AT_ONCE):
+        # gdeval, which computes ERR, takes only numbers for query ids
+        number = {str(i): qid for i, qid in enumerate(qids[start : start + _AT_ONCE], start=1)}
+        results = {
+            i: dict(zip(run[qid].ids, strictly_decreasing(run[qid].scores).tolist(), strict=True))
+            for i, qid in number.items()
+            if qid in run
+        }
+        judgments = {i: qrels[qid] for i, qid in number.items()}
+        try:
+            for i, measure, value in ir_measures.iter_calc(measures, judgments, results):
+                yield str(measure), number[i], float(value)
+        except Exception as error:  # an engine is missing, or refused: which exception depends on the engine
+            raise TamisError(
+                f"cannot compute {', '.join(map(str, measures))} ({' '.join(str(error).split())})",
+                remedy="`tamis doctor` lists the packages that compute further measures",
+            ) from error
+
+
+def _of_condensed(chosen: Formula, found: Graded) -> float:
+    return chosen(found.condensed())
+
+
+def _get(measure: Any, parameter: str, default: Any) -> Any:
+    """A parameter as it is given or defaults; ir_measures has an object of its own for "neither"."""
+    given = measure[parameter] if parameter in measure.SUPPORTED_PARAMS else default
+    return given if isinstance(given, int | float) else default

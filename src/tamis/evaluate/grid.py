@@ -1,0 +1,200 @@
+"""Settings to try: grids of parameters, those of the papers, and pipelines with holes for them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from itertools import product
+from math import prod
+from typing import TYPE_CHECKING
+
+from tamis.errors import ExpressionError, InputError
+from tamis.expression import Call, Then, Value, parse
+from tamis.infer.runtime import Runtime
+from tamis.stage import Pipeline, Stage
+from tamis.stages import build
+
+if TYPE_CHECKING:
+    from tamis.retrieve.index import Index
+
+Grid = Mapping[str, Sequence[Value]]
+Setting = dict[str, Value]
+
+_HOLE = re.compile(r"\{([^{}]*)\}")
+_MOST = 100_000  # settings: more than that is a slip of the finger
+
+
+# -- the papers'
+# ------------------------------------------------------------------------------------------------------------
+
+TENTHS = tuple(step / 10 for step in range(11))
+
+#: Eq. 16 of the survey: how much of the first stage's score there is in the sum.
+INTERPOLATION: Grid = {"alpha": TENTHS}
+
+#: Birch with one, two and three sentences (w1 is 1): 11, 121 and 1,331 settings.
+BIRCH: tuple[Grid, ...] = (
+    {"alpha": TENTHS},
+    {"alpha": TENTHS, "w2": TENTHS},
+    {"alpha": TENTHS, "w2": TENTHS, "w3": TENTHS},
+)
+
+#: With four sentences it tries every w4 around the best setting of three: `around(best, BIRCH[2], BIRCH_W4)`.
+BIRCH_W4: Grid = {"w4": TENTHS}
+
+#: What Lin (2018) and Yang et al. (2019) tuned on Robust04, by Anserini's files. RM3's is 27,500 settings, of
+#: which every fifth of a parameter is a good start: `{"terms": RM3["terms"][4::5], ...}`.
+BM25: Grid = {
+    "k1": tuple(step / 10 for step in range(1, 41)),
+    "b": tuple(step / 10 for step in range(1, 11)),
+}
+QL: Grid = {"mu": tuple(range(250, 10_001, 250))}
+RM3: Grid = {"terms": tuple(range(1, 51)), "docs": tuple(range(1, 51)), "weight": TENTHS}
+
+
+# -- settings
+# ------------------------------------------------------------------------------------------------------------
+
+
+def settings(grid: Grid) -> list[Setting]:
+    """Every combination of a grid's values, in order: the last parameter changes fastest.
+
+    >>> settings({"k1": [0.9, 1.2], "b": [0.4]})
+    [{'k1': 0.9, 'b': 0.4}, {'k1': 1.2, 'b': 0.4}]
+    """
+    empty = next((name for name, values in grid.items() if not values), None)
+    if not grid or empty is not None:
+        raise InputError(f"no value for {empty or 'anything'} to try", remedy="give at least one")
+    return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+
+
+def around(best: Mapping[str, Value], grid: Grid, more: Grid | None = None) -> list[Setting]:
+    """The settings next to one in its grid: each parameter as it is, one step less and one step more. With
+    every combination of `more`, parameters that it does not have yet.
+
+    >>> len(around({"alpha": 0.5, "w2": 0.0, "w3": 1.0}, BIRCH[2], BIRCH_W4))  # 3 * 2 * 2 * 11
+    132
+    """
+    near = {}
+    for name, values in grid.items():
+        if best.get(name) not in values:
+            raise InputError(
+                f"{name}={best.get(name)} is not in the grid", remedy="give a setting of the grid"
+            )
+        place = list(values).index(best[name])
+        near[name] = values[max(place - 1, 0) : place + 2]
+    return settings({**near, **(more or {})})
+
+
+def parse_grid(texts: Iterable[str]) -> Grid:
+    """A grid as it is written on a command line: `name=value,value,...` or `name=first:last:step`, the last
+    included.
+
+    >>> parse_grid(["k1=0.4,0.9", "b=0.2:0.8:0.2", "aggregate=sum,min"])
+    {'k1': (0.4, 0.9), 'b': (0.2, 0.4, 0.6, 0.8), 'aggregate': ('sum', 'min')}
+    """
+    grid: dict[str, tuple[Value, ...]] = {}
+    for text in texts:
+        name, equals, values = text.partition("=")
+        name = name.strip()
+        if not equals or not name.isidentifier():
+            raise InputError(f"{text!r} is no part of a grid", remedy="write name=0.4,0.9 or name=0.1:1:0.1")
+        if name in grid:
+            raise InputError(f"the grid has {name} twice", remedy="give all its values at once")
+        found = [value for each in values.split(",") for value in _values(each.strip(), text)]
+        if len(set(map(repr, found))) < len(found):
+            raise InputError(f"{text!r} has a value twice", remedy="give each once")
+        grid[name] = tuple(found)
+    number = prod(map(len, grid.values()))
+    if number > _MOST:
+        raise InputError(f"a grid of {number:,} settings", remedy=f"use at most {_MOST:,}")
+    return grid
+
+
+def _values(text: str, whole: str) -> list[Value]:
+    if ":" not in text:
+        try:
+            node = parse(f"stage(value={text})")
+        except ExpressionError as error:
+            raise InputError(
+                f"{text!r} in {whole!r} is not a value", remedy="use numbers, words or quoted texts"
+            ) from error
+        assert isinstance(node, Call)
+        return [node.options[0][1]]
+    try:
+        first, last, step = map(Decimal, text.split(":"))
+        count = int((last - first) / step) + 1
+    except (ValueError, ArithmeticError) as error:
+        raise InputError(f"{text!r} is no range", remedy="write first:last:step, as in 0.1:1:0.1") from error
+    if not 0 < count <= _MOST:
+        raise InputError(f"the range {text!r} has {max(count, 0):,} values", remedy=f"use 1 to {_MOST:,}")
+    # decimals, so that 0.1 * 3 is 0.3
+    steps = [first + step * number for number in range(count)]
+    whole_numbers = not set(text) & set(".eE")
+    return [int(each) if whole_numbers else float(each) for each in steps]
+
+
+# -- pipelines with holes
+# ------------------------------------------------------------------------------------------------------------
+
+
+def fill(template: str, setting: Mapping[str, Value]) -> str:
+    """A pipeline's expression with the values of a setting at the places of their names.
+
+    >>> fill("bm25(k1={k1}, b={b}) % 100", {"k1": 0.9, "b": 0.4})
+    'bm25(k1=0.9, b=0.4) % 100'
+    """
+    check_holes(template, setting)
+    return _HOLE.sub(lambda hole: _printed(setting[hole[1].strip()]), template)
+
+
+def pipelines_of(
+    template: str, index: Index | None = None, runtime: Runtime | None = None
+) -> Callable[[Mapping[str, Value]], Stage]:
+    """What makes the pipeline of a setting; stages that are the same in several settings are made once.
+
+    >>> pipelines_of("rm3(terms={n}) % 10")({"n": 20})
+    rm3(terms=20) % 10
+    """
+    made: dict[str, Stage] = {}
+
+    def pipeline_of(setting: Mapping[str, Value]) -> Stage:
+        node = parse(fill(template, setting))
+        nodes = node.stages if isinstance(node, Then) else [node]
+        for each in nodes:
+            if str(each) not in made:
+                made[str(each)] = build(each, index, runtime)
+        stages = [made[str(each)] for each in nodes]
+        return Pipeline(stages) if len(stages) > 1 else stages[0]
+
+    return pipeline_of
+
+
+def check_holes(template: str, names: Iterable[str]) -> None:
+    """Refuse a template and names that do not belong together.
+
+    >>> check_holes("bm25(k1={k1})", ["b"])
+    Traceback (most recent call last):
+    tamis.errors.ExpressionError: the pipeline has {k1}, of which the grid has no values: add --grid k1=...
+    """
+    holes = [hole.strip() for hole in _HOLE.findall(template)]
+    known = list(names)
+    for hole in holes:
+        if hole not in known:
+            raise ExpressionError(
+                f"the pipeline has {{{hole}}}, of which the grid has no values",
+                remedy=f"add --grid {hole}=...",
+            )
+    for name in known:
+        if name not in holes:
+            raise ExpressionError(
+                f"the grid has {name}, which the pipeline has no place for", remedy=f"write {{{name}}} in it"
+            )
+
+
+def _printed(value: Value) -> str:
+    if isinstance(value, str):
+        return json.dumps(value)
+    return str(value).lower() if isinstance(value, bool) or value is None else repr(value)

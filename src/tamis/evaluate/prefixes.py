@@ -1,0 +1,119 @@
+"""Many pipelines over the same queries, with the work that they have in common done once.
+
+What is shared: the stages with which pipelines begin alike (`bm25 >> rm3(...)` with several settings searches
+once), the stages inside an `interpolate` or a `fuse` (a model scores once, whatever the alpha), and a model
+wherever it stands, which is loaded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from tamis import expression
+from tamis.documents import Query
+from tamis.rank.combine import Fuse, Interpolate
+from tamis.ranking import Ranking, Run
+from tamis.stage import Kept, Pipeline, Stage
+
+
+def run_each(
+    pipelines: Sequence[Stage],
+    queries: Iterable[Query],
+    *,
+    progress: Callable[[int], object] | None = None,
+) -> Iterator[tuple[int, Run]]:
+    """The number of each pipeline and its run, not in the pipelines' order: those that begin alike come
+    together. `progress` is told how many more pipelines are done.
+
+    Only the runs of the stages that lead to the present one are held: take from each what is needed.
+    """
+    # through a Run, which refuses queries with one id
+    waiting = list(Run(map(Ranking, queries)).values())
+    known: dict[str, Stage] = {}
+    for number, rankings in _follow(_tree(pipelines, known), waiting, known):
+        yield number, Run(rankings, {"pipeline": repr(pipelines[number])})
+        if progress:
+            progress(1)
+
+
+@dataclass(slots=True)
+class _Node:
+    """A stage, and what comes after it in some pipeline."""
+
+    stage: Stage | None  # none in the root
+    ends: list[int] = field(default_factory=list)  # the pipelines of which it is the last stage
+    next: dict[str, _Node] = field(default_factory=dict)
+
+
+def _tree(pipelines: Sequence[Stage], known: dict[str, Stage]) -> _Node:
+    root = _Node(None)
+    for number, pipeline in enumerate(pipelines):
+        node = root
+        for stage in pipeline.stages if isinstance(pipeline, Pipeline) else [pipeline]:
+            node = node.next.setdefault(stage.fingerprint, _Node(_one_of_each(stage, known)))
+        node.ends.append(number)
+    return root
+
+
+def _follow(
+    node: _Node, rankings: list[Ranking], known: dict[str, Stage]
+) -> Iterator[tuple[int, list[Ranking]]]:
+    for number in node.ends:
+        yield number, rankings
+    inner: dict[str, Stage] = {}  # what these rankings have been through, inside of stages
+    for child in node.next.values():
+        assert child.stage is not None
+        yield from _follow(child, _applied(_sharing(child.stage, inner, known), rankings), known)
+
+
+def _applied(stage: Stage, rankings: Sequence[Ranking]) -> list[Ranking]:
+    stage.prepare()
+    at_once = stage.queries_at_once
+    batches = (rankings[start : start + at_once] for start in range(0, len(rankings), at_once))
+    return [ranking for batch in batches for ranking in stage.apply(batch)]
+
+
+def _one_of_each(stage: Stage, known: dict[str, Stage]) -> Stage:
+    """The stage that we know by its fingerprint, so that a model is loaded once."""
+    if isinstance(stage, Kept):
+        return Kept(_one_of_each(stage.stage, known), stage.k)
+    return known.setdefault(stage.fingerprint, stage)
+
+
+def _sharing(stage: Stage, inner: dict[str, Stage], known: dict[str, Stage]) -> Stage:
+    """The stage, with those inside it that remember what they have ranked: `inner`, by fingerprint."""
+
+    def remembered(part: Stage) -> Stage:
+        return inner.setdefault(part.fingerprint, _Remembered(_one_of_each(part, known)))
+
+    if isinstance(stage, Kept):
+        return Kept(_sharing(stage.stage, inner, known), stage.k)
+    if isinstance(stage, Interpolate):
+        return Interpolate(remembered(stage.stage), stage.alpha, stage.normalise)
+    if isinstance(stage, Fuse):
+        return Fuse(*map(remembered, stage.stages), how=stage.how, k=stage.k)
+    return stage
+
+
+class _Remembered(Stage):
+    """A stage that ranks each ranking once. It lives as long as those that it is given are held by its
+    caller, so that their identity is a key."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self._found: dict[tuple[int, int | None], Ranking] = {}
+
+    @property
+    def expression(self) -> expression.Node:
+        return self.stage.expression
+
+    @property
+    def parts(self) -> Sequence[Stage]:
+        return [self.stage]
+
+    def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
+        new = [ranking for ranking in rankings if (id(ranking), depth) not in self._found]
+        for ranking, found in zip(new, self.stage.apply(new, depth) if new else [], strict=True):
+            self._found[id(ranking), depth] = found
+        return [self._found[id(ranking), depth] for ranking in rankings]

@@ -1,0 +1,307 @@
+"""Is a difference between two runs more than luck? Pure functions of per-query differences.
+
+The pairs are the queries. Both tests are two-tailed; the papers use the t-test with Bonferroni's correction.
+A test that cannot say anything (equal runs, one query) answers p = 1, never NaN, so that a correction over a
+family always has numbers to work with.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from statistics import NormalDist
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from tamis.columns import Array
+from tamis.errors import InputError
+
+Test = Literal["t", "randomisation"]
+Correction = Literal["holm", "bonferroni", "none"]
+IntervalMethod = Literal["bca", "percentile"]
+
+NOISE = 1e-12  # what rounding may leave of two equal values of a measure
+PERMUTATIONS = 100_000
+RESAMPLES = 10_000
+_CHUNK = 1 << 20  # numbers held at once
+
+
+class Interval(NamedTuple):
+    low: float
+    high: float
+
+
+class WinTieLoss(NamedTuple):
+    wins: int
+    ties: int
+    losses: int
+
+
+# -- tests
+# ------------------------------------------------------------------------------------------------------------
+
+
+def t_test(differences: Array | Sequence[float]) -> float:
+    """The p-value of the two-tailed paired t-test.
+
+    Without spread (equal differences, or a single query) t is 0/0 or infinite and the test undefined: p is 1.
+
+    >>> round(t_test([0.1, 0.2, 0.0, 0.3]), 4)
+    0.1027
+    >>> t_test([0.1, 0.1, 0.1])
+    1.0
+    """
+    from scipy.special import stdtr  # scipy.stats, which has the test itself, takes half a second to import
+
+    d = _checked(differences)
+    if without_spread(d):
+        return 1.0
+    t = d.mean() / (d.std(ddof=1) / math.sqrt(len(d)))
+    return float(2 * stdtr(len(d) - 1, -abs(t)))
+
+
+def randomisation_test(
+    differences: Array | Sequence[float], *, permutations: int = PERMUTATIONS, seed: int = 0
+) -> float:
+    """The p-value of the two-tailed randomisation test: how often do random signs give so large a mean?
+
+    If no run is better, each query's difference might as well have the other sign. All assignments of signs
+    are tried where there are no more than `permutations`; otherwise that many are sampled, and the one that
+    was observed is counted with them, without which p could be zero (Phipson & Smyth 2010).
+
+    >>> randomisation_test([0.1, 0.2, 0.0, 0.3])  # 2 of the 8 signs of three numbers
+    0.25
+    """
+    d = _checked(differences)
+    if permutations < 1:
+        raise InputError(f"{permutations} permutations", remedy="ask for at least one")
+    changing = d[np.abs(d) > NOISE]  # the sign of nothing does not matter
+    if not len(changing):
+        return 1.0
+    least = abs(changing.sum()) - NOISE * len(d)
+    if len(changing) < 64 and 2 ** len(changing) <= permutations:
+        return float(np.mean(np.abs(_all_sums(changing)) >= least))
+    beyond = sum(
+        int(np.count_nonzero(np.abs(sums) >= least)) for sums in _random_sums(changing, permutations, seed)
+    )
+    return (1 + beyond) / (1 + permutations)
+
+
+def _all_sums(d: Array) -> Array:
+    """The sums under all signs but the first number's, which only mirrors them."""
+    sums = d[:1]
+    for value in d[1:]:
+        sums = np.concatenate([sums + value, sums - value])
+    return sums
+
+
+def _random_sums(d: Array, count: int, seed: int) -> Iterator[Array]:
+    """The sums under random signs, some at a time.
+
+    Eight signs are one random byte, and the 256 sums of each eight numbers are looked up: an eighth of the
+    additions and of the memory that a matrix of signs would take.
+    """
+    eights = np.pad(d, (0, -len(d) % 8)).reshape(-1, 8)
+    signs = 1.0 - 2.0 * np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1)
+    table = (eights @ signs.T).ravel()  # of the eight e and the byte b: at 256 e + b
+    offsets = 256 * np.arange(len(eights))
+    generator = np.random.default_rng(seed)
+    for size in _chunks(count, len(eights)):
+        chosen = generator.integers(0, 256, (size, len(eights)), dtype=np.uint8)
+        yield table[chosen + offsets].sum(axis=1)
+
+
+# -- intervals
+# ------------------------------------------------------------------------------------------------------------
+
+
+def bootstrap_interval(
+    differences: Array | Sequence[float],
+    *,
+    confidence: float = 0.95,
+    method: IntervalMethod = "bca",
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Interval:
+    """A confidence interval of the mean difference, from resampled queries (Efron & Tibshirani 1993, ch. 14).
+
+    `bca` corrects the percentiles for bias and for skew, which per-query differences have. Differences
+    without spread give an interval without width.
+
+    >>> low, high = bootstrap_interval([0.1, 0.2, 0.0, 0.3], method="percentile")
+    >>> round(low, 3), round(high, 3)
+    (0.05, 0.25)
+    """
+    d = _checked(differences)
+    if not 0 < confidence < 1:
+        raise InputError(
+            f"a confidence of {confidence}", remedy="give a number between 0 and 1, such as 0.95"
+        )
+    if resamples < 1:
+        raise InputError(f"{resamples} resamples", remedy="ask for at least one")
+    mean = float(d.mean())
+    if without_spread(d):
+        return Interval(mean, mean)
+    means = _resampled_means(d, resamples, seed)
+    tails = np.array([(1 - confidence) / 2, (1 + confidence) / 2])
+    if method == "bca":
+        tails = _bias_corrected(tails, d, means)
+    low, high = np.quantile(means, tails).tolist()
+    return Interval(low, high)
+
+
+def _resampled_means(d: Array, resamples: int, seed: int) -> Array:
+    generator = np.random.default_rng(seed)
+    return np.concatenate(
+        [
+            d[generator.integers(0, len(d), (size, len(d)), dtype=np.int32)].mean(axis=1)
+            for size in _chunks(resamples, len(d))
+        ]
+    )
+
+
+def _bias_corrected(tails: Array, d: Array, means: Array) -> Array:
+    """The percentiles that BCa takes instead of these."""
+    normal = NormalDist()
+    below = (np.mean(means < d.mean() - NOISE) + np.mean(means <= d.mean() + NOISE)) / 2
+    few = 1 / (len(means) + 1)
+    bias = normal.inv_cdf(float(np.clip(below, few, 1 - few)))
+    centred = d - d.mean()
+    acceleration = float((centred**3).sum() / (6 * (centred**2).sum() ** 1.5))  # the jackknife's, of a mean
+    z = bias + np.array([normal.inv_cdf(tail) for tail in tails])
+    return np.array([normal.cdf(bias + value / max(1 - acceleration * value, NOISE)) for value in z])
+
+
+# -- sizes of effects
+# ------------------------------------------------------------------------------------------------------------
+
+
+def cohens_d(differences: Array | Sequence[float]) -> float:
+    """Cohen's d of paired data (d_z): the mean difference in units of the differences' deviation.
+
+    It is 0 for equal runs, infinite for any other differences without spread, NaN for a single query.
+
+    >>> round(cohens_d([0.1, 0.2, 0.0, 0.3]), 4)
+    1.1619
+    """
+    d = _checked(differences)
+    if np.abs(d).max() <= NOISE:
+        return 0.0
+    if len(d) == 1:
+        return math.nan
+    if without_spread(d):
+        return math.copysign(math.inf, d.mean())
+    return float(d.mean() / d.std(ddof=1))
+
+
+def hedges_g(differences: Array | Sequence[float]) -> float:
+    """Cohen's d_z without its upward bias for few queries (Hedges 1981).
+
+    >>> round(hedges_g([0.1, 0.2, 0.0, 0.3]), 4)
+    0.8407
+    """
+    effect = cohens_d(differences)
+    freedom = len(differences) - 1
+    if not math.isfinite(effect) or effect == 0:
+        return effect
+    if freedom == 1:
+        return 0.0  # of two queries nothing remains: the gamma function has a pole at 0
+    log_factor = math.lgamma(freedom / 2) - math.lgamma((freedom - 1) / 2) - math.log(freedom / 2) / 2
+    return effect * math.exp(log_factor)
+
+
+def win_tie_loss(differences: Array | Sequence[float]) -> WinTieLoss:
+    """On how many queries the run is better than the baseline, equal, and worse.
+
+    >>> win_tie_loss([0.1, 0.0, -0.2, 0.3])
+    WinTieLoss(wins=2, ties=1, losses=1)
+    """
+    d = _checked(differences)
+    wins, losses = int((d > NOISE).sum()), int((d < -NOISE).sum())
+    return WinTieLoss(wins, len(d) - wins - losses, losses)
+
+
+# -- many tests
+# ------------------------------------------------------------------------------------------------------------
+
+
+def bonferroni(p_values: Sequence[float], family: int | None = None) -> list[float]:
+    """p-values multiplied by the size of the family: the tests given, or more that were made elsewhere.
+
+    >>> bonferroni([0.01, 0.03, 0.6])
+    [0.03, 0.09, 1.0]
+    """
+    size = _family(p_values, family)
+    return [min(1.0, size * p) for p in p_values]
+
+
+def holm(p_values: Sequence[float], family: int | None = None) -> list[float]:
+    """Holm's step-down correction: rejects all that Bonferroni's does, often more, at the same error rate.
+
+    Tests made elsewhere are taken to have larger p-values, which is the safe way to err.
+
+    >>> holm([0.01, 0.03, 0.6])
+    [0.03, 0.06, 0.6]
+    """
+    size = _family(p_values, family)
+    corrected = [0.0] * len(p_values)
+    largest = 0.0
+    for rank, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (size - rank) * p_values[i]))
+        corrected[i] = largest
+    return corrected
+
+
+def _uncorrected(p_values: Sequence[float], family: int | None = None) -> list[float]:
+    _family(p_values, family)
+    return list(p_values)
+
+
+CORRECTIONS: dict[Correction, Callable[[Sequence[float], int | None], list[float]]] = {
+    "holm": holm,
+    "bonferroni": bonferroni,
+    "none": _uncorrected,
+}
+
+
+def _family(p_values: Sequence[float], family: int | None) -> int:
+    for p in p_values:
+        if not 0 <= p <= 1:
+            raise InputError(f"a p-value of {p}", remedy="p-values are between 0 and 1")
+    if family is not None and family < len(p_values):
+        raise InputError(
+            f"a family of {family:,} with {len(p_values):,} tests", remedy="count these tests with the others"
+        )
+    return len(p_values) if family is None else family
+
+
+# -- what all share
+# ------------------------------------------------------------------------------------------------------------
+
+
+def without_spread(differences: Array) -> bool:
+    """Whether all differences are equal, up to rounding; one alone is.
+
+    >>> without_spread(np.array([0.3 - 0.2, 0.2 - 0.1]))
+    True
+    """
+    return bool(np.ptp(differences) <= NOISE)
+
+
+def _checked(differences: Array | Sequence[float]) -> Array:
+    d = np.asarray(differences, dtype=np.float64)
+    if d.ndim != 1 or not len(d):
+        raise InputError(
+            f"differences of shape {d.shape}", remedy="give one difference a query, of one or more"
+        )
+    if not np.isfinite(d).all():
+        raise InputError("a difference is not a finite number", remedy="check the values of the measure")
+    return d
+
+
+def _chunks(count: int, width: int) -> Iterator[int]:
+    """Sizes that add up to `count`, of as many rows of this width as are held at once."""
+    rows = max(1, _CHUNK // width)
+    for done in range(0, count, rows):
+        yield min(rows, count - done)

@@ -1,0 +1,93 @@
+"""What equal scores leave open: the values a run could have, were its ties broken otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tamis.columns import Array
+from tamis.evaluate.formulae import ShortLists, graded
+from tamis.evaluate.measures import (
+    DEFAULT_MEASURES,
+    Evaluation,
+    Unjudged,
+    over_queries,
+    parse_measures,
+    values,
+)
+from tamis.formats import Qrels
+from tamis.ranking import Ranking
+
+TIE_RULE = "by the rank column, then as in the file"  # what `Run.read` does with equal scores
+_NOISE = 1e-12  # a sum in another order
+
+
+@dataclass(frozen=True, slots=True)
+class TieEffect:
+    """How far a run's values hang on the order of equal scores."""
+
+    queries: list[str]  # those of which some value would change
+    low: dict[str, float]  # each measure over all queries, with the worst of tied documents first
+    high: dict[str, float]  # and with the best first
+
+
+def tie_effect(
+    qrels: Qrels,
+    run: Mapping[str, Ranking],
+    evaluation: Evaluation,
+    measures: Sequence[str] = DEFAULT_MEASURES,
+    *,
+    unjudged: Unjudged = "nonrelevant",
+    short_lists: ShortLists = "k",
+) -> TieEffect:
+    """Measure the run with the best and with the worst of tied documents first; `evaluation` is that of the
+    run as it stands. Scores are tied where they are equal as float32, in which trec_eval holds them.
+
+    >>> from tamis.documents import Query
+    >>> from tamis.evaluate.measures import evaluate
+    >>> run = {"q": Ranking(Query("q", ""), ("d1", "d2"), np.array([7.0, 7.0]))}
+    >>> qrels = {"q": {"d2": 1}}
+    >>> tie_effect(qrels, run, evaluate(qrels, run, ["RR"]), ["RR"])
+    TieEffect(queries=['q'], low={'RR': 0.5}, high={'RR': 1.0})
+    """
+    parsed = parse_measures(measures)
+    counted = next(iter(evaluation.per_query.values()))
+    worst, best = {}, {}
+    for qid in counted:
+        if qid in run and (orders := _extremes(run[qid], qrels[qid])) is not None:
+            worst[qid], best[qid] = orders
+    open_qrels = {qid: qrels[qid] for qid in worst}
+    low, high = ({str(measure): dict(evaluation.per_query[str(measure)]) for measure in parsed} for _ in "lh")
+    changed: set[str] = set()
+    for into, rankings in ((low, worst), (high, best)):
+        for name, found in values(parsed, open_qrels, rankings, unjudged, short_lists).items():
+            changed.update(qid for qid, value in found.items() if abs(value - into[name][qid]) > _NOISE)
+            into[name].update(found)
+    return TieEffect([qid for qid in counted if qid in changed], _over(parsed, low), _over(parsed, high))
+
+
+def _over(measures: Sequence[Any], per_query: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    return {str(measure): over_queries(measure, per_query[str(measure)].values()) for measure in measures}
+
+
+def _extremes(ranking: Ranking, judgments: Mapping[str, int]) -> tuple[Ranking, Ranking] | None:
+    """The ranking with the worst of tied documents first, and with the best; none where it is the same."""
+    with np.errstate(over="ignore"):
+        scores = ranking.scores.astype(np.float32)
+    tied = scores[1:] == scores[:-1]
+    if not tied.any():
+        return None
+    # which of the documents that are not relevant comes first changes nothing, bpref's least of all
+    worth = np.maximum(graded(ranking.ids, judgments).grades, 0)
+    if not (tied & (worth[1:] != worth[:-1])).any():
+        return None
+    group = np.concatenate([[0], np.cumsum(~tied)])
+    return _in_order(ranking, np.lexsort((worth, group))), _in_order(ranking, np.lexsort((-worth, group)))
+
+
+def _in_order(ranking: Ranking, order: Array) -> Ranking:
+    # the scores stay: these are of one group, equal but perhaps for their last bits
+    return replace(ranking, ids=tuple(ranking.ids[place] for place in order.tolist()))

@@ -1,0 +1,222 @@
+"""Parameters chosen by cross-validation: on the training folds of each fold, and never on what it tests.
+
+Every setting ranks every query once; what a fold looks at decides, not what is computed. Each fold takes the
+setting with the highest mean over its training (and validation) queries, of equal ones the first in the order
+of the grid, and its test queries are ranked by that. The test folds together are one run, as in Birch and in
+Lin (2018): its mean is the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import fsum
+from typing import Any
+
+from tamis.documents import Query
+from tamis.errors import InputError
+from tamis.evaluate.folds import Fold
+from tamis.evaluate.grid import Grid, Setting, settings
+from tamis.evaluate.measures import evaluate, parse_measures
+from tamis.evaluate.prefixes import run_each
+from tamis.formats import Qrels
+from tamis.ranking import Ranking, Run
+from tamis.stage import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What one fold was tuned to."""
+
+    setting: Setting
+    pipeline: str
+    train: float  # the mean over the queries that it was tuned on
+    test: float  # the mean over those that it tests
+    queries: int  # how many it tests, of those with a relevant document
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A setting, and its mean over the training queries of each fold; none where a fold did not try it."""
+
+    setting: Setting
+    pipeline: str
+    train: list[float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class CrossValidation:
+    """What came of it: `run` has each query ranked with the setting of the fold that tests it."""
+
+    measure: str
+    mean: float  # over all test queries
+    choices: list[Choice]  # one a fold
+    per_query: dict[str, float]
+    tried: list[Tried]
+    left_out: list[str]  # queries that no fold tests: they are not in the run
+    run: Run
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything but the run, as plain data."""
+        return {
+            "measure": self.measure,
+            "mean": self.mean,
+            "folds": [
+                {
+                    "setting": choice.setting,
+                    "pipeline": choice.pipeline,
+                    "train": choice.train,
+                    "test": choice.test,
+                    "queries": choice.queries,
+                }
+                for choice in self.choices
+            ],
+            "tried": [{"setting": each.setting, "train": each.train} for each in self.tried],
+            "per_query": self.per_query,
+            "left_out": self.left_out,
+        }
+
+
+@dataclass(slots=True)
+class _Best:
+    """The best setting of a fold so far, and what it makes of the fold's test queries."""
+
+    number: int
+    place: int  # in the order in which the fold's settings are given
+    train: float
+    rankings: list[Ranking]
+    test: dict[str, float]
+
+
+def cross_validate(
+    pipeline_of: Callable[[Setting], Stage],
+    grid: Grid | Sequence[Sequence[Setting]],
+    queries: Iterable[Query],
+    qrels: Qrels,
+    folds: Sequence[Fold],
+    measure: str = "AP",
+    *,
+    progress: Callable[[int], object] | None = None,
+) -> CrossValidation:
+    """Tune a pipeline on the training folds, and rank each fold's test queries with what was best there.
+
+    `grid` is the values of each parameter, or a list of settings for each fold (as `around` makes them).
+    `progress` is told how many more settings are done. A judged query that a setting finds nothing for counts
+    zero; one without a relevant document counts nowhere.
+
+    >>> import tempfile
+    >>> from tamis import Document, Index
+    >>> texts = {"d1": "sieve sieve", "d2": "sieve and a long tail of other words"}
+    >>> index = Index.build([Document(*item) for item in texts.items()], tempfile.mkdtemp() + "/idx")
+    >>> result = cross_validate(
+    ...     lambda setting: index.bm25(b=setting["b"]), {"b": [0.0, 1.0]},
+    ...     [Query("q1", "sieve"), Query("q2", "tail")], {"q1": {"d1": 1}, "q2": {"d2": 1}},
+    ...     [Fold(train=("q1",), test=("q2",)), Fold(train=("q2",), test=("q1",))], "RR")
+    >>> result.mean, [choice.setting for choice in result.choices]
+    (1.0, [{'b': 0.0}, {'b': 0.0}])
+    """
+    (name,) = map(str, parse_measures([measure]))
+    by_fold = _settings_of(grid, len(folds))
+    known = {query.id: query for query in queries}
+    judged = {qid: grades for qid, grades in qrels.items() if any(grade > 0 for grade in grades.values())}
+    _check(folds, known, judged)
+    wanted = {qid for fold in folds for qid in (*fold.seen, *fold.test)}
+    counted = {qid: grades for qid, grades in judged.items() if qid in wanted}
+
+    distinct = {_key(setting): setting for tries in by_fold for setting in tries}
+    places = [{_key(setting): place for place, setting in enumerate(tries)} for tries in by_fold]
+    stages = [pipeline_of(setting) for setting in distinct.values()]
+    tried = [
+        Tried(setting, repr(stage), [None] * len(folds))
+        for setting, stage in zip(distinct.values(), stages, strict=True)
+    ]
+    keys = list(distinct)
+    best: list[_Best | None] = [None] * len(folds)
+    asked = [query for qid, query in known.items() if qid in wanted]
+    for number, run in run_each(stages, asked, progress=progress):
+        values = evaluate(counted, run, [name]).per_query[name]
+        for i, fold in enumerate(folds):
+            place = places[i].get(keys[number])
+            if place is None:
+                continue
+            train = _mean(values, fold.seen)
+            tried[number].train[i] = train
+            before = best[i]
+            # settings do not come in the order of the grid: of equal ones the first there wins
+            if before is None or (train, -place) > (before.train, -before.place):
+                rankings = [run[qid] for qid in fold.test if qid in run]
+                test = {qid: values[qid] for qid in fold.test if qid in values}
+                best[i] = _Best(number, place, train, rankings, test)
+    return _joined(name, [each for each in best if each is not None], tried, known)
+
+
+def _joined(
+    measure: str, best: Sequence[_Best], tried: Sequence[Tried], known: Mapping[str, Query]
+) -> CrossValidation:
+    from tamis import __version__
+
+    choices = [
+        Choice(
+            tried[each.number].setting,
+            tried[each.number].pipeline,
+            each.train,
+            _mean(each.test, each.test),
+            len(each.test),
+        )
+        for each in best
+    ]
+    found = {ranking.query.id: ranking for each in best for ranking in each.rankings}
+    values = {qid: value for each in best for qid, value in each.test.items()}
+    in_order = [qid for qid in known if qid in found]
+    manifest = {
+        "tamis": __version__,
+        "measure": measure,
+        "pipelines": [choice.pipeline for choice in choices],
+        "settings_tried": len(tried),
+        "queries": len(in_order),
+    }
+    return CrossValidation(
+        measure,
+        _mean(values, values),
+        choices,
+        {qid: values[qid] for qid in in_order if qid in values},
+        list(tried),
+        [qid for qid in known if qid not in found],
+        Run((found[qid] for qid in in_order), manifest),
+    )
+
+
+def _settings_of(grid: Grid | Sequence[Sequence[Setting]], folds: int) -> list[list[Setting]]:
+    if isinstance(grid, Mapping):
+        return [settings(grid)] * folds
+    if len(grid) != folds or not all(grid):
+        raise InputError(
+            f"{len(grid)} lists of settings for {folds} folds", remedy="give each fold a list of some"
+        )
+    return [list(tries) for tries in grid]
+
+
+def _check(folds: Sequence[Fold], known: Mapping[str, Query], judged: Qrels) -> None:
+    for number, fold in enumerate(folds, start=1):
+        for part, qids in (("training", fold.seen), ("test", fold.test)):
+            if not any(qid in judged for qid in qids):
+                raise InputError(
+                    f"no {part} query of fold {number} has a relevant document",
+                    remedy="check that folds and judgments are of the same queries",
+                )
+            missing = [qid for qid in qids if qid in judged and qid not in known]
+            if missing:
+                raise InputError(
+                    f"the queries lack {len(missing)} of fold {number}, such as {missing[0]!r}",
+                    remedy="give all queries of the folds, or take them out of the folds",
+                )
+
+
+def _key(setting: Setting) -> str:
+    return repr(sorted(setting.items()))
+
+
+def _mean(values: Mapping[str, float], qids: Iterable[str]) -> float:
+    """Of those that count. The sum is exact, so that equal settings are equal whatever the order."""
+    found = [values[qid] for qid in qids if qid in values]
+    return fsum(found) / len(found)

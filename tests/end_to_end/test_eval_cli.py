@@ -1,0 +1,143 @@
+"""tamis eval as a person and as a machine use it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tamis.cli import main
+
+QRELS = "q1 0 a 1\nq1 0 b 0\nq2 0 c 2\nq3 0 a 0\nq4 0 d 1\n"
+RUN = """\
+q1 Q0 x 1 3.0 t
+q1 Q0 a 2 2.0 t
+q1 Q0 b 3 1.0 t
+q2 Q0 y 1 1.0 t
+q2 Q0 c 2 1.0 t
+q3 Q0 a 1 1.0 t
+new Q0 a 1 1.0 t
+"""
+Tamis = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def tamis(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    Path("qrels.txt").write_text(QRELS)
+    Path("a.run").write_text(RUN)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        status = main(["eval", *arguments])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
+def test_judged_documents_stand_beside_a_cutoff(tamis: Tamis) -> None:
+    status, out, _ = tamis("qrels.txt", "a.run", "-m", "P@2", "-m", "RR", "-m", "RBP(p=0.5)")
+    assert status == 0
+    header, _, values = (line.split() for line in out.splitlines() if line.strip())
+    assert header == ["run", "P@2", "Judged@2", "RR", "RBP(p=0.5)", "RBPResidual(p=0.5)"]
+    # q4 is not answered; q2's tie is as in the file
+    by_hand = [(1 / 2 + 1 / 2) / 3, (1 / 2 + 1 / 2) / 3, (1 / 2 + 1 / 2) / 3, 1 / 6]
+    assert values[1:5] == [f"{value:.4f}" for value in by_hand]
+
+
+def test_only_what_is_asked_for(tamis: Tamis) -> None:
+    _, out, _ = tamis("qrels.txt", "a.run", "-m", "P@2", "--only")
+    assert "Judged" not in out
+
+
+def test_who_counts_is_said(tamis: Tamis) -> None:
+    _, _, err = tamis("qrels.txt", "a.run", "-m", "P@1")
+    assert err.splitlines() == [
+        "warning: qrels.txt: queries without a relevant document (not counted): 1 (q3)",
+        "warning: a.run: judged queries missing from the run (counted as zero): 1 (q4)",
+        "warning: a.run: queries of the run without judgments (not counted): 1 (new)",
+        "warning: a.run: the order of equal scores matters in 1 query (they stand by the rank column, then "
+        "as in the file): could be P@1 0.0000 (0.0000 to 0.3333)",
+    ]
+
+
+def test_ties_that_do_not_matter_are_not_mentioned(tamis: Tamis) -> None:
+    _, _, err = tamis("qrels.txt", "a.run", "-m", "P@2")
+    assert "equal scores" not in err
+
+
+def test_condensed_lists_are_said_to_be_so(tamis: Tamis) -> None:
+    _, out, _ = tamis("qrels.txt", "a.run", "-m", "RR", "--unjudged", "condensed")
+    assert f"{2 / 3:.4f}" in out
+    assert "documents without a judgment are taken out" in out
+
+
+def test_precision_of_short_lists(tamis: Tamis) -> None:
+    def precision(*options: str) -> float:
+        _, out, _ = tamis("qrels.txt", "a.run", "-m", "P@10", "--json", *options)
+        return float(json.loads(out)[0]["mean"]["P@10"])
+
+    assert precision() == pytest.approx((1 / 10 + 1 / 10) / 3)
+    assert precision("--short-lists", "l") == pytest.approx((1 / 3 + 1 / 2) / 3)
+
+
+def test_json(tamis: Tamis) -> None:
+    _, out, _ = tamis("qrels.txt", "a.run", "-m", "RR", "--json", "--per-query")
+    (found,) = json.loads(out)
+    assert found == {
+        "run": "a.run",
+        "mean": {"RR": pytest.approx(1 / 3)},
+        "queries": 3,
+        "missing": ["q4"],
+        "unjudged": ["new"],
+        "irrelevant": ["q3"],
+        "ties": {
+            "queries": ["q2"],
+            "low": {"RR": pytest.approx(1 / 3)},
+            "high": {"RR": pytest.approx(1 / 2)},
+        },
+        "per_query": {"RR": {"q1": 0.5, "q2": 0.5, "q4": 0.0}},
+        "unjudged_documents": "nonrelevant",
+        "short_lists": "k",
+        "tie_rule": "by the rank column, then as in the file",
+    }
+
+
+def test_csv(tamis: Tamis) -> None:
+    _, out, _ = tamis("qrels.txt", "a.run", "-m", "RR", "-m", "P@1", "--csv", "--per-query")
+    rows = list(csv.reader(out.splitlines()))
+    assert rows[0] == ["run", "query", "RR", "P@1", "Judged@1"]
+    assert rows[1:4] == [
+        ["a.run", "q1", "0.5", "0.0", "0.0"],
+        ["a.run", "q2", "0.5", "0.0", "0.0"],
+        ["a.run", "q4", "0.0", "0.0", "0.0"],
+    ]
+    assert rows[4][:2] == ["a.run", "all"]
+    assert float(rows[4][2]) == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("q1 Q0 a 4 0.5 t", "a.run, line 8: the document 'a' comes twice for 'q1'"),
+        ("q1 Q0 z 4 nan t", "a.run, line 8: the score 'nan' is not a finite number"),
+    ],
+)
+def test_bad_runs(tamis: Tamis, line: str, problem: str) -> None:
+    Path("a.run").write_text(f"{RUN}{line}\n")
+    status, _, err = tamis("qrels.txt", "a.run")
+    assert status == 2
+    assert problem in err
+
+
+def test_judgments_of_other_queries(tamis: Tamis) -> None:
+    Path("other.txt").write_text("elsewhere 0 a 1\n")
+    status, _, err = tamis("other.txt", "a.run")
+    assert status == 2
+    assert err.startswith("error: a.run: the run answers none of the judged queries")
