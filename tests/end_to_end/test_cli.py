@@ -372,7 +372,11 @@ def test_demo(tmp_path: Path, tamis: Tamis) -> None:
     said = tamis("demo", "--keep", tmp_path / "demo")
     assert said.status == 0, said.err
     rows = [line.split() for line in said.out.splitlines()]
-    assert [row[0] for row in rows if len(row) >= 5 and row[-1].startswith("0.")] == ["bm25", "bm25", "ql"]
+    figures = {
+        " ".join(row[:-3]): float(row[-3]) for row in rows if len(row) > 3 and row[-1].startswith("0.")
+    }
+    assert list(figures) == ["bm25", "bm25 >> rm3", "ql", "bm25 % 10 >> mono"]
+    assert figures["bm25 % 10 >> mono"] > figures["bm25"]
     # by its name, or by where it is
     commands = re.findall(r"^    .*tamis'? \w+ .*", said.out, re.MULTILINE)
     assert len(commands) >= 4
