@@ -21,6 +21,7 @@ VERBS = {
     "eval": "evaluate runs against judgments",
     "compare": "test the differences between runs for significance",
     "tune": "choose a pipeline's parameters by cross-validation",
+    "tradeoff": "measure what a pipeline's settings are worth and cost, and choose one",
     "show": "print a document",
     "delete": "delete documents",
     "merge": "merge an index into one segment",

@@ -75,7 +75,7 @@ def main(
     """
     check_column(tag, "tag")
     _check_files(run, corpus, queries, output)
-    _check_reranks(parse(pipeline))
+    check_reranks(parse(pipeline))
     # a dry run writes nothing, not even scores
     stage = build(pipeline, runtime=Runtime(device, precision, workers, None if dry_run else cache))
     if k is not None:
@@ -86,7 +86,7 @@ def main(
     if not given:
         raise InputError("no result in it", remedy="check the file and its format", path=run)
     _check_queries(given, {query.id for query in known}, queries)
-    first = GivenRun(given, _texts(given, corpus, format))
+    first = GivenRun(given, texts_of_run(given, corpus, format))
     waiting = [ranking.query for ranking in given.values()]
     if dry_run:
         print_plan(stage, list(map(len, given.values())), waiting, first, json=json)
@@ -110,7 +110,7 @@ def _check_files(run: str, corpus: Sequence[str], queries: str, output: Path) ->
         raise InputError(f"{output} is the run to be reranked", remedy="give another name to the new one")
 
 
-def _check_reranks(node: Node) -> None:
+def check_reranks(node: Node) -> None:
     """The run is the first stage: another search would put other candidates in place of its own."""
     for call in _calls(node):
         if call.name in SEARCHING:
@@ -142,7 +142,7 @@ def _check_queries(run: Run, known: Collection[str], queries: str) -> None:
         )
 
 
-def _texts(run: Run, corpus: Sequence[str], format: CorpusFormat | None) -> Corpus:
+def texts_of_run(run: Run, corpus: Sequence[str], format: CorpusFormat | None) -> Corpus:
     """The index, or in memory those documents of the corpus that are in the run."""
     wanted = list(dict.fromkeys(identity for ranking in run.values() for identity in ranking.ids))
     texts: Index | Documents

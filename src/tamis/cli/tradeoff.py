@@ -1,0 +1,293 @@
+"""tamis tradeoff: what a pipeline's settings are worth, what they cost, and which to take."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from tamis.cli.arguments import ArgumentParser, at_least_one, json_argument, runtime_arguments
+from tamis.cli.console import counted, print_json, printable, progress, stdout, warn
+from tamis.cli.rerank import check_reranks, texts_of_run
+from tamis.documents import Query
+from tamis.errors import InputError
+from tamis.evaluate.budget import Budget, frontier
+from tamis.evaluate.candidates import Candidate, candidates, expression_of
+from tamis.evaluate.grid import Grid, check_holes, parse_grid, settings
+from tamis.evaluate.measures import parse_measures
+from tamis.evaluate.report import html, method, summary
+from tamis.evaluate.tradeoff import TIMED, Search, Tradeoff, milliseconds, trade_off
+from tamis.evaluate.tradeoff_plot import plots
+from tamis.files import STDIN, atomic_write
+from tamis.formats import CorpusFormat, TopicField, read_qrels, read_queries
+from tamis.infer.runtime import Device, Precision, Runtime
+from tamis.rank.given import GivenRun
+from tamis.ranking import Ranking, Run
+from tamis.retrieve.index import Index
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_NAMED = 10  # how many queries a warning names
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.epilog = """Settings share their work: the scores of the largest k0 serve the smaller ones, and
+        pairs are scored once for all aggregations. What is reported is the cost of each setting alone:
+        inferences are counted, and times measured on --timed queries, one at a time, with nothing cached."""
+    parser.add_argument(
+        "index", metavar="IDX", nargs="?", help="an index, made by `tamis index`; or use --run and --corpus"
+    )
+    parser.add_argument("queries", metavar="QUERIES", help="JSONL (BEIR), TSV or TREC topics")
+    parser.add_argument("qrels", metavar="QRELS", help="judgments: TREC or BEIR")
+    parser.add_argument(
+        "-p",
+        "--pipeline",
+        metavar="P",
+        required=True,
+        help="the stages, with names in braces for what varies: 'bm25 %% {k0} >> mono >> duo(k={k1})'; "
+        "with --run, 'given %% {k0} >> ...'",
+    )
+    parser.add_argument(
+        "--grid",
+        metavar="NAME=VALUES",
+        action="append",
+        required=True,
+        help="what to try: k0=10,50,100 or k1=0:20:5 (first, last and step); once for each name. "
+        "%% 0 and duo(k=0) mean without the stages that get no candidates",
+    )
+    parser.add_argument("-m", "--measure", default="nDCG@10", metavar="NAME", help="the value (nDCG@10)")
+    parser.add_argument(
+        "--budget",
+        metavar="B",
+        help="what a query may cost: 50ms or 1.5s (for 95 queries in 100) or 500inf (inferences, the mean)",
+    )
+    parser.add_argument(
+        "--search",
+        choices=get_args(Search),
+        default="grid",
+        help="grid: every setting on every query; halving: drop those that are clearly worse on the first "
+        "queries, and try the others on twice as many (grid)",
+    )
+    parser.add_argument(
+        "--first",
+        type=at_least_one,
+        metavar="N",
+        help="queries of halving's first round (an eighth, 8 or more)",
+    )
+    parser.add_argument(
+        "--timed", type=int, default=TIMED, metavar="N", help=f"how many queries are timed, or 0 ({TIMED})"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of the order of queries and the bootstrap (0)"
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, help="the report, .html; or everything as .json"
+    )
+    parser.add_argument("--plots", metavar="DIR", type=Path, help="write each plot there, as an SVG file")
+    parser.add_argument(
+        "--lines", metavar="NAME", help="the parameter whose values the plots tell apart (the last)"
+    )
+    given = parser.add_argument_group("candidates from a run")
+    given.add_argument("--run", metavar="RUN", help="a run: TREC's six columns, or MS MARCO's three")
+    given.add_argument(
+        "--corpus",
+        metavar="C",
+        nargs="+",
+        help="where its texts are: an index, or files and folders as `tamis index` takes them",
+    )
+    given.add_argument(
+        "--format", choices=get_args(CorpusFormat), help="of the corpus, where its suffix does not say"
+    )
+    parser.add_argument(
+        "--field",
+        choices=get_args(TopicField),
+        default="title",
+        help="the part of a TREC topic that is the query (title)",
+    )
+    runtime_arguments(parser)
+    json_argument(parser)
+
+
+def main(
+    index: str | None,
+    queries: str,
+    qrels: str,
+    pipeline: str,
+    grid: list[str],
+    measure: str,
+    budget: str | None,
+    search: Search,
+    first: int | None,
+    timed: int,
+    seed: int,
+    output: Path | None,
+    plots: Path | None,
+    lines: str | None,
+    run: str | None,
+    corpus: list[str] | None,
+    format: CorpusFormat | None,
+    field: TopicField,
+    device: Device,
+    precision: Precision,
+    workers: int | None,
+    cache: Path | None,
+    json: bool,
+) -> None:
+    """Measure what the settings of a pipeline are worth and what they cost, and choose one."""
+    parse_measures([measure])
+    values = parse_grid(grid)
+    check_holes(pipeline, values)
+    limit = None if budget is None else Budget.parse(budget)
+    _check(index, run, corpus, [queries, qrels], output, timed)
+    if lines is not None and lines not in values:
+        raise InputError(f"the grid has no {lines} to tell apart", remedy=f"use {', '.join(values)}")
+    wanted = read_queries(queries, field=field)
+    judgments = read_qrels(qrels)
+    runtime = Runtime(device, precision, workers, cache)
+    if run is None:
+        assert index is not None
+        tried = candidates(pipeline, values, Index.open(index), runtime=runtime)
+    else:
+        tried = _from_run(run, corpus or [], format, wanted, pipeline, values, runtime)
+    found = trade_off(
+        tried,
+        wanted,
+        judgments,
+        measure,
+        search=search,
+        budget=limit,
+        timed=timed,
+        first=first,
+        seed=seed,
+        watch=_watch,
+    )
+    about = {
+        "pipeline": pipeline,
+        "index": index,
+        "run": run,
+        "corpus": corpus,
+        "query_file": queries,
+        "qrels": qrels,
+        "search": search,
+        "seed": seed,
+        **found.as_json(),
+    }
+    _write(found, about, pipeline, output, plots, lines)
+    if found.left_out:
+        some = ", ".join(found.left_out[:_NAMED]) + (", ..." if len(found.left_out) > _NAMED else "")
+        warn(f"{counted(len(found.left_out), 'judged query is', 'judged queries are')} not given: {some}")
+    if json:
+        print_json(about)
+    else:
+        _print(found)
+
+
+def _check(
+    index: str | None,
+    run: str | None,
+    corpus: Sequence[str] | None,
+    inputs: Sequence[str],
+    output: Path | None,
+    timed: int,
+) -> None:
+    if (index is None) == (run is None):
+        raise InputError(
+            "no candidates" if index is None else "an index and a run",
+            remedy="give either an index or a run with its corpus: IDX, or --run RUN --corpus C",
+        )
+    if (run is None) != (corpus is None):
+        raise InputError("a run without its corpus" if run else "a corpus without a run", remedy="give both")
+    if [*inputs, run, *(corpus or [])].count(STDIN) > 1:
+        raise InputError("only one thing can come from the standard input", remedy="give files for the rest")
+    if output is not None and (output.is_dir() or output.suffix not in (".html", ".json")):
+        raise InputError(f"{output} is no name for a report", remedy="use one that ends in .html or .json")
+    if timed < 0:
+        raise InputError(f"{timed} queries to be timed", remedy="use 0 or more")
+
+
+def _from_run(
+    path: str,
+    corpus: list[str],
+    format: CorpusFormat | None,
+    queries: Sequence[Query],
+    pipeline: str,
+    grid: Grid,
+    runtime: Runtime,
+) -> list[Candidate]:
+    for setting in settings(grid):
+        check_reranks(expression_of(pipeline, setting))
+    given = Run.read(path, queries=queries)
+    if not given:
+        raise InputError("no result in it", remedy="check the file and its format", path=path)
+    texts = texts_of_run(given, corpus, format)
+    # a query without candidates is answered with nothing, which counts zero as it does in `tamis eval`
+    empty = [Ranking(query) for query in queries if query.id not in given]
+    if empty:
+        warn(f"the run has no candidates for {counted(len(empty), 'query', 'queries')}: zero there")
+    first = GivenRun(Run([*given.values(), *empty]), texts)
+    return candidates(pipeline, grid, first=first, runtime=runtime)
+
+
+def _watch(what: str, of: str, number: int) -> AbstractContextManager[Callable[[int], object]]:
+    return progress(what, of, number)
+
+
+def _write(
+    found: Tradeoff,
+    about: dict[str, object],
+    pipeline: str,
+    output: Path | None,
+    folder: Path | None,
+    lines: str | None,
+) -> None:
+    import json
+
+    if output is not None:
+        command = shlex.join(["tamis", *sys.argv[1:]])
+        page = html(found, pipeline=pipeline, command=command, lines=lines)
+        with atomic_write(output, "w") as stream:
+            stream.write(
+                page if output.suffix == ".html" else json.dumps(about, indent=2, ensure_ascii=False) + "\n"
+            )
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, picture in plots(found, lines).items():
+            with atomic_write(folder / f"{name}.svg", "w") as stream:
+                stream.write(picture)
+
+
+def _print(found: Tradeoff) -> None:
+    stdout().print(_table(found, frontier(found.points, found.kind)))
+    for sentence in summary(found):
+        stdout().print(printable(sentence))
+    if found.alone:
+        stdout().print(printable(method(found)[0]), style="dim")
+
+
+def _table(found: Tradeoff, numbers: Sequence[int]) -> Table:
+    """The settings that are worth their cost."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in (*found.names, found.measure, "inferences"):
+        table.add_column(Text(printable(name)), justify="right")
+    for name in ("p50, ms", "p95, ms") if found.timing else ():
+        table.add_column(name, justify="right")
+    table.add_column("best in", justify="right")
+    share = found.choice.share if found.choice else {}
+    for number in numbers:
+        point = found.points[number]
+        cells = [printable(str(point.setting.get(name, "–"))) for name in found.names]
+        cells += [f"{point.value:.4f}", f"{point.inferences:,.0f}"]
+        if found.timing:
+            cells += list(map(milliseconds, point.latency)) if point.latency else ["–", "–"]
+        cells.append(f"{share[number]:.1%}" if number in share else "–")
+        chosen = found.choice is not None and number == found.choice.number
+        table.add_row(*map(Text, cells), style="bold" if chosen else None)
+    return table

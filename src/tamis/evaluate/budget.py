@@ -1,0 +1,204 @@
+"""Operating points: what a setting of a pipeline is worth and what it costs, which of them are worth their
+cost, which is the best within a budget, and how sure that is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from tamis.columns import Array
+from tamis.errors import InputError
+from tamis.evaluate.grid import Setting
+from tamis.evaluate.significance import (
+    NOISE,
+    RESAMPLES,
+    Interval,
+    bootstrap_interval,
+    t_test,
+    without_spread,
+)
+
+Cost = Literal["inferences", "latency"]
+
+ALPHA = 0.05
+_BUDGET = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|inf)\s*")
+_AT_ONCE = 500  # resamples
+
+
+class Latency(NamedTuple):
+    """Of a query, in milliseconds: of half of the queries it is no more than p50, of 95 in 100 no more than
+    p95."""
+
+    p50: float
+    p95: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Latency:
+        """
+        >>> Latency.of([0.1, 0.2, 0.3])
+        Latency(p50=200.0, p95=290.0)
+        """
+        p50, p95 = np.percentile(seconds, [50, 95]).tolist()
+        return cls(round(1000 * p50, 3), round(1000 * p95, 3))
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A setting of a pipeline: what it is worth, and what it costs alone."""
+
+    setting: Setting
+    pipeline: str
+    value: float  # of the measure, the mean over the queries that it was tried on
+    per_query: dict[str, float]
+    inferences: float  # a query, the mean
+    latency: Latency | None = None
+    dropped_after: int | None = None  # queries, by a search that does not try all settings on all of them
+
+    def cost(self, kind: Cost) -> float:
+        """Inferences, or the p95 in milliseconds; infinite where it was not timed."""
+        if kind == "inferences":
+            return self.inferences
+        return np.inf if self.latency is None else self.latency.p95
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a query may cost: so many inferences, or so many milliseconds for 95 queries in 100."""
+
+    limit: float
+    kind: Cost
+
+    @classmethod
+    def parse(cls, text: str) -> Budget:
+        """
+        >>> Budget.parse("50ms"), Budget.parse("500inf")
+        (Budget(limit=50.0, kind='latency'), Budget(limit=500.0, kind='inferences'))
+        """
+        found = _BUDGET.fullmatch(text)
+        if found is None or not float(found[1]):
+            raise InputError(f"{text!r} is no budget", remedy="write 50ms, 1.5s or 500inf")
+        limit = float(found[1]) * (1000 if found[2] == "s" else 1)
+        return cls(limit, "inferences" if found[2] == "inf" else "latency")
+
+    def __str__(self) -> str:
+        return f"{self.limit:g} {'inferences a query' if self.kind == 'inferences' else 'ms (p95)'}"
+
+    def allows(self, point: Point) -> bool:
+        return point.cost(self.kind) <= self.limit
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The best of some points, and how sure that is.
+
+    `share` is how often it is the best, by points, when the queries are drawn anew; `within_noise` are the
+    numbers of those that are not significantly worse, and `thrift` the cheapest of these.
+    """
+
+    number: int
+    interval: Interval  # of the value
+    share: dict[int, float]
+    within_noise: list[int]
+    thrift: int
+
+
+def frontier(points: Sequence[Point], kind: Cost = "inferences") -> list[int]:
+    """The numbers of the points that are worth their cost, cheapest first: no other is at least as good for
+    no more. Of equal ones the first is taken, and what a search has dropped is left out.
+
+    >>> some = ((0.5, 9), (0.6, 9), (0.6, 20), (0.7, 30))
+    >>> frontier([Point({}, "", value, {}, inferences) for value, inferences in some])
+    [1, 3]
+    """
+    order = sorted(
+        (number for number, each in enumerate(points) if each.dropped_after is None),
+        key=lambda number: (points[number].cost(kind), -points[number].value, number),
+    )
+    best, found = -np.inf, []
+    for number in order:
+        if points[number].value > best + NOISE and np.isfinite(points[number].cost(kind)):
+            best = points[number].value
+            found.append(number)
+    return found
+
+
+def choose(
+    points: Sequence[Point],
+    budget: Budget | None = None,
+    *,
+    kind: Cost | None = None,
+    alpha: float = ALPHA,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Choice | None:
+    """The best point that the budget allows; of equal ones the cheapest, in the budget's terms or those of
+    `kind`. None where it allows none.
+
+    >>> points = [Point({}, "", 0.5, {"a": 0.4, "b": 0.6}, 90), Point({}, "", 0.6, {"a": 0.5, "b": 0.7}, 900)]
+    >>> choose(points).number, choose(points, Budget(100, "inferences")).number
+    (1, 0)
+    """
+    kind = budget.kind if budget else kind or "inferences"
+    allowed = [
+        number
+        for number, each in enumerate(points)
+        if each.dropped_after is None and (budget is None or budget.allows(each))
+    ]
+    if not allowed:
+        return None
+    most = max(points[number].value for number in allowed)
+    best = min(
+        (number for number in allowed if points[number].value >= most - NOISE),
+        key=lambda number: (points[number].cost(kind), number),
+    )
+    qids = list(points[best].per_query)
+    values = np.array([[points[number].per_query[qid] for qid in qids] for number in allowed])
+    shares = shares_of_best(values, resamples=resamples, seed=seed)
+    chosen = values[allowed.index(best)]
+    near = [
+        number
+        for number, row in zip(allowed, values, strict=True)
+        if number != best and not clearly_worse(row - chosen, alpha)
+    ]
+    return Choice(
+        best,
+        bootstrap_interval(chosen, resamples=resamples, seed=seed),
+        dict(zip(allowed, shares.tolist(), strict=True)),
+        near,
+        min([best, *near], key=lambda number: (points[number].cost(kind), -points[number].value, number)),
+    )
+
+
+def shares_of_best(values: Array, *, resamples: int = RESAMPLES, seed: int = 0) -> Array:
+    """How often each row has the largest mean, when the columns (the queries) are drawn anew with
+    replacement. Rows that tie share the draw.
+
+    >>> shares_of_best(np.array([[0.3, 0.4], [0.1, 0.2], [0.3, 0.4]])).tolist()
+    [0.5, 0.0, 0.5]
+    """
+    rows, queries = values.shape
+    generator = np.random.default_rng(seed)
+    found = np.zeros(rows)
+    for start in range(0, resamples, _AT_ONCE):
+        size = min(_AT_ONCE, resamples - start)
+        drawn = generator.multinomial(queries, np.full(queries, 1 / queries), size)
+        means = values @ drawn.T / queries
+        first = means >= means.max(axis=0) - NOISE
+        found += (first / first.sum(axis=0)).sum(axis=1)
+    return found / resamples
+
+
+def clearly_worse(differences: Array, alpha: float = ALPHA) -> bool:
+    """Whether a setting loses against another by more than noise: significantly by the paired t-test, or on
+    every query by the same. One query says nothing.
+
+    >>> clearly_worse(np.array([-0.1, -0.2, -0.15])), clearly_worse(np.array([-0.1, 0.2, -0.15]))
+    (True, False)
+    """
+    if len(differences) < 2 or differences.mean() >= -NOISE:
+        return False
+    return without_spread(differences) or t_test(differences) < alpha

@@ -1,0 +1,125 @@
+"""The settings of a pipeline that a trade-off looks at, and what `k1=0` means: without the stages after it.
+
+    bm25 % {k0} >> mono % {k1} >> duo        with k1=0 is  bm25 % {k0} >> mono
+    bm25 % {k0} >> mono >> duo(k={k1}) % 10  with k1=0 is  bm25 % {k0} >> mono % 10
+
+The first hands on no more than k1 documents. The second settles the first k1 and leaves the others below
+them, in mono's order: the fair one where k1 is smaller than the cutoff of the measure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from tamis.errors import ExpressionError
+from tamis.evaluate.grid import Grid, Setting, fill, settings
+from tamis.expression import Call, Keep, Node, Then, Value, keep, parse, then
+from tamis.infer.runtime import Runtime
+from tamis.stage import Stage
+from tamis.stages import build
+
+if TYPE_CHECKING:
+    from tamis.retrieve.index import Index
+
+GIVEN = "given"  # what a pipeline calls the candidates that come from a run
+
+_KEEP_NONE = re.compile(r"%\s*0(?![\w.])")
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
+
+
+class Candidate(NamedTuple):
+    """A setting, without the parameters that its pipeline does not use, and the pipeline."""
+
+    setting: Setting
+    stage: Stage
+
+
+def candidates(
+    template: str,
+    grid: Grid,
+    index: Index | None = None,
+    *,
+    first: Stage | None = None,
+    runtime: Runtime | None = None,
+) -> list[Candidate]:
+    """The pipelines of a grid, each once: without duo there is no aggregation to choose.
+
+    `first` is the stage that `given` stands for, a run's candidates.
+
+    >>> grid = {"k": [0, 5], "a": ["sum", "min"]}
+    >>> for candidate in candidates("mono >> duo(k={k}, aggregate={a})", grid):
+    ...     print(candidate.setting, candidate.stage)
+    {'k': 0} mono
+    {'k': 5, 'a': 'sum'} mono >> duo(k=5)
+    {'k': 5, 'a': 'min'} mono >> duo(aggregate=min, k=5)
+    """
+    runtime = runtime or Runtime()
+    if isinstance(runtime.cache, str | Path):  # one connection, not one a stage
+        from tamis.rank.cache import ScoreCache
+
+        runtime = replace(runtime, cache=ScoreCache(runtime.cache))
+    alike: dict[Node, list[Setting]] = {}
+    for setting in settings(grid):
+        alike.setdefault(expression_of(template, setting), []).append(setting)
+    return [Candidate(_used(those), _stage(node, index, first, runtime)) for node, those in alike.items()]
+
+
+def expression_of(template: str, setting: Mapping[str, Value]) -> Node:
+    """The pipeline of a setting, without the stages that would get no candidates.
+
+    >>> template = "bm25 % {k0} >> mono % {k1} >> duo"
+    >>> print(expression_of(template, {"k0": 100, "k1": 0}), "|", expression_of(template, {"k0": 9, "k1": 5}))
+    bm25 % 100 >> mono | bm25 % 9 >> mono % 5 >> duo
+    >>> print(expression_of("mono >> duo(k={k1}) % 10", {"k1": 0}))
+    mono % 10
+    """
+    node = parse(_cut_short(fill(template, setting)))
+    kept: list[Node] = []
+    for stage in node.stages if isinstance(node, Then) else (node,):
+        call = stage.stage if isinstance(stage, Keep) else stage
+        assert isinstance(call, Call)
+        if not (call.name == "duo" and ("k", 0) in call.options):
+            kept.append(stage)
+        elif isinstance(stage, Keep) and kept:
+            kept[-1] = keep(kept[-1], stage.k)
+    if not kept:
+        raise ExpressionError(f"nothing is left of {template!r}", remedy="begin with a stage that ranks")
+    return then(*kept)
+
+
+def _cut_short(text: str) -> str:
+    """Without `% 0` and what comes after it, as far as its parentheses reach."""
+    blank = _QUOTED.sub(lambda quoted: "_" * len(quoted[0]), text)  # a file name may hold anything
+    found = _KEEP_NONE.search(blank)
+    if found is None:
+        return text
+    depth, end = 0, len(text)
+    for at in range(found.end(), len(text)):
+        depth += {"(": 1, ")": -1}.get(blank[at], 0)
+        if depth < 0 or (depth == 0 and blank[at] == ","):
+            end = at
+            break
+    return _cut_short(text[: found.start()] + text[end:])
+
+
+def _used(alike: list[Setting]) -> Setting:
+    """What settings with one pipeline have in common."""
+    first = alike[0]
+    return {name: value for name, value in first.items() if all(each[name] == value for each in alike)}
+
+
+def _stage(node: Node, index: Index | None, first: Stage | None, runtime: Runtime) -> Stage:
+    if first is None:
+        return build(node, index, runtime)
+    head, *rest = node.stages if isinstance(node, Then) else (node,)
+    if head == Call(GIVEN):
+        start = first
+    elif isinstance(head, Keep) and head.stage == Call(GIVEN):
+        start = first % head.k
+    else:
+        start, rest = first, [head, *rest]
+    return start >> build(then(*rest), index, runtime) if rest else start

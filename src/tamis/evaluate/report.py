@@ -1,0 +1,145 @@
+"""A trade-off as a page on its own: plots, tables, and how it was measured. It asks no network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from tamis.evaluate.budget import Cost, Point, frontier
+from tamis.evaluate.tradeoff import Tradeoff, described, milliseconds
+from tamis.evaluate.tradeoff_plot import plots
+
+_NEAR = 5  # settings within noise that are named
+
+_STYLE = """
+:root { color-scheme: light dark }
+body { font: 15px/1.45 Helvetica, Arial, sans-serif; margin: 2em auto; max-width: 900px; padding: 0 1em }
+h1 { font-size: 1.5em } h2 { font-size: 1.15em; margin-top: 2em }
+figure { margin: 0 0 1.5em; background: white; padding: .5em; border-radius: 4px; overflow-x: auto }
+svg { max-width: 100%; height: auto }
+table { border-collapse: collapse; border-top: 1.5px solid; border-bottom: 1.5px solid }
+th, td { padding: .15em .7em; text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums }
+th { border-bottom: 1px solid }
+tr.chosen { font-weight: bold } tr.dropped { opacity: .55 }
+.wide { overflow-x: auto } .small { font-size: 13px }
+code { font-size: .92em; overflow-wrap: anywhere }
+@media print { body { max-width: none; margin: 0 } figure, tr { break-inside: avoid } }
+""".strip()
+
+
+def html(found: Tradeoff, *, pipeline: str = "", command: str = "", lines: str | None = None) -> str:
+    """The report. `pipeline` and `command` say where it comes from, `lines` is the parameter whose values the
+    plots tell apart."""
+    title = f"{len(found.points)} settings, {found.measure} over {found.queries:,} queries"
+    pictures = [f"<figure>{picture}</figure>" for picture in plots(found, lines).values()]
+    kinds: list[Cost] = ["inferences"] if found.alone else []
+    if found.timing:
+        kinds.append("latency")
+    tables = []
+    for kind in kinds:
+        what = "inferences" if kind == "inferences" else "time (p95)"
+        tables.append(f"<h2>Worth their {what}</h2>\n{_table(found, frontier(found.points, kind))}")
+    everything = sorted(range(len(found.points)), key=lambda number: found.points[number].inferences)
+    return "\n".join(
+        [
+            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width">',
+            f"<title>{escape(title)}</title>\n<style>\n{_STYLE}\n</style></head><body>",
+            f"<h1>{escape(title)}</h1>",
+            f"<p><code>{escape(pipeline)}</code></p>" if pipeline else "",
+            *(f"<p>{escape(sentence)}</p>" for sentence in summary(found)),
+            '<p class="small">Point at a mark to read its setting.</p>',
+            *pictures,
+            *tables,
+            f"<details><summary>All settings</summary>\n{_table(found, everything)}</details>",
+            "<h2>How this was measured</h2>",
+            *(f'<p class="small">{escape(sentence)}</p>' for sentence in method(found)),
+            f'<p class="small"><code>{escape(command)}</code></p>' if command else "",
+            "</body></html>\n",
+        ]
+    )
+
+
+def summary(found: Tradeoff) -> list[str]:
+    """The choice and its confidence, in sentences."""
+    choice, points = found.choice, found.points
+    within = f" within {found.budget}" if found.budget else ""
+    if choice is None:
+        least = min(points, key=lambda point: point.cost(found.kind))
+        return [f"No setting keeps{within}: the cheapest, {described(least.setting)}, takes {_costs(least)}."]
+    best = points[choice.number]
+    low, high = choice.interval
+    share = f"{choice.share[choice.number]:.0%}"
+    said = [
+        f"The best setting{within}: {described(best.setting)}, with {found.measure} {best.value:.4f} (95 % "
+        f"interval {low:.4f} to {high:.4f}) for {_costs(best)} a query.",
+        f"When the queries are drawn anew, it is the best in {share} of the samples.",
+    ]
+    if choice.within_noise:
+        near = sorted(choice.within_noise, key=lambda number: -points[number].value)
+        named = "; ".join(f"{described(points[n].setting)} ({points[n].value:.4f})" for n in near[:_NEAR])
+        more = f" and {len(near) - _NEAR} more" if len(near) > _NEAR else ""
+        verb = "setting is" if len(near) == 1 else "settings are"
+        said.append(f"{len(near)} {verb} not significantly worse: {named}{more}.")
+    if choice.thrift != choice.number:
+        thrift = points[choice.thrift]
+        said.append(
+            f"The cheapest of these is {described(thrift.setting)}: {found.measure} {thrift.value:.4f} for "
+            f"{_costs(thrift)} a query."
+        )
+    return said
+
+
+def method(found: Tradeoff) -> list[str]:
+    """What was done, and what it took."""
+    said = []
+    if found.alone:
+        said.append(_shared(found))
+    if found.rounds:
+        told = ", ".join(f"{r.settings} on {r.queries} queries ({r.dropped} dropped)" for r in found.rounds)
+        said.append(f"Successive halving: {told}. A mean of a dropped setting is over fewer queries.")
+    if found.untried:
+        said.append(f"{len(found.untried)} settings were over the budget of time, and were not scored.")
+    if found.timing is not None:
+        said.append(f"Time: {found.timing}")
+    said.append(
+        "Significance: paired t-test, 0.05, not corrected. Intervals and samples: bootstrap over the "
+        "queries. The best of many settings owes some of its value to luck: test it on other queries."
+    )
+    return said
+
+
+def _shared(found: Tradeoff) -> str:
+    work = found.work
+    cached = f", and looked up {work.cached:,} scores" if work.cached else ""
+    return (
+        f"Costs are of each setting alone. The sweep itself shared its work: it ran {work.inferences:,} "
+        f"inferences{cached}. The largest setting alone takes {found.largest:,.0f}, all settings one by one "
+        f"{found.alone:,.0f}."
+    )
+
+
+def _costs(point: Point) -> str:
+    costs = [f"{point.inferences:,.0f} inferences"] if point.inferences or not point.latency else []
+    costs += [f"{milliseconds(point.latency.p95)} ms (p95)"] if point.latency else []
+    return " and ".join(costs)
+
+
+def _table(found: Tradeoff, numbers: Sequence[int]) -> str:
+    timed = found.timing is not None
+    head = [*found.names, found.measure, "inferences", *(["p50, ms", "p95, ms"] if timed else []), "best in"]
+    share = found.choice.share if found.choice else {}
+    rows = ["".join(f"<th>{escape(name)}</th>" for name in head)]
+    kinds = [""]
+    for number in numbers:
+        point = found.points[number]
+        cells = [str(point.setting.get(name, "–")) for name in found.names]
+        cells += [f"{point.value:.4f}", f"{point.inferences:,.0f}"]
+        if timed:
+            cells += list(map(milliseconds, point.latency)) if point.latency else ["–", "–"]
+        cells.append(f"{share[number]:.1%}" if number in share else "–")
+        rows.append("".join(f"<td>{escape(cell)}</td>" for cell in cells))
+        chosen = found.choice is not None and number == found.choice.number
+        kinds.append(' class="chosen"' if chosen else ' class="dropped"' if point.dropped_after else "")
+    body = "\n".join(f"<tr{kind}>{row}</tr>" for kind, row in zip(kinds, rows, strict=True))
+    return f'<div class="wide"><table>\n{body}\n</table></div>'
