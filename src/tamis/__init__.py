@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tamis.documents import Document, Query
     from tamis.errors import TamisError
+    from tamis.rank.birch import Birch
     from tamis.rank.combine import Fuse, Interpolate, Normalise
     from tamis.rank.duo import Duo
     from tamis.rank.mono import Mono
+    from tamis.rank.passage import AvgP, FirstP, KMaxP, MaxP, SumP
     from tamis.ranking import Hit, Ranking, Run, ScoreKind, Span
     from tamis.retrieve.feedback import RM3
     from tamis.retrieve.index import Index
@@ -28,12 +30,17 @@ __version__ = "0.1.0"
 __all__ = [
     "BM25",
     "RM3",
+    "AvgP",
+    "Birch",
     "Document",
     "Duo",
+    "FirstP",
     "Fuse",
     "Hit",
     "Index",
     "Interpolate",
+    "KMaxP",
+    "MaxP",
     "Mono",
     "Normalise",
     "Pipeline",
@@ -45,6 +52,7 @@ __all__ = [
     "ScoreKind",
     "Span",
     "Stage",
+    "SumP",
     "TamisError",
     "TfIdf",
     "__version__",
@@ -53,9 +61,11 @@ __all__ = [
 _HOME = {
     "tamis.documents": ("Document", "Query"),
     "tamis.errors": ("TamisError",),
+    "tamis.rank.birch": ("Birch",),
     "tamis.rank.combine": ("Fuse", "Interpolate", "Normalise"),
     "tamis.rank.duo": ("Duo",),
     "tamis.rank.mono": ("Mono",),
+    "tamis.rank.passage": ("AvgP", "FirstP", "KMaxP", "MaxP", "SumP"),
     "tamis.ranking": ("Hit", "Ranking", "Run", "ScoreKind", "Span"),
     "tamis.retrieve.feedback": ("RM3",),
     "tamis.retrieve.index": ("Index",),

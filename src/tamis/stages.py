@@ -59,6 +59,11 @@ def _neural(name: str) -> tuple[str, Maker]:
     return name, make
 
 
+def _over_stage(name: str) -> tuple[str, Maker]:
+    """Of a stage over another that has a model, by where it is: the model runs as it does by itself."""
+    return name, lambda given, stages, options: _imported(name)(*stages, **options)
+
+
 #: The names of the language: what gives each its parameters (or where that is), and what makes the stage. A
 #: parameter without a default is a stage (`*stages`: any number of them); the others are options, and their
 #: annotations say what they may be.
@@ -70,6 +75,14 @@ STAGES: dict[str, tuple[Callable[..., Any] | str, Maker]] = {
     "rm3": (RM3, _plain(RM3)),
     "mono": _neural("tamis.rank.mono.Mono"),
     "duo": _neural("tamis.rank.duo.Duo"),
+    "firstp": _over_stage("tamis.rank.passage.FirstP"),
+    "maxp": _over_stage("tamis.rank.passage.MaxP"),
+    "sump": _over_stage("tamis.rank.passage.SumP"),
+    "avgp": _over_stage("tamis.rank.passage.AvgP"),
+    "kmaxp": _over_stage("tamis.rank.passage.KMaxP"),
+    "birch": _over_stage("tamis.rank.birch.Birch"),
+    "cedr": _neural("tamis.rank.longdoc.Cedr"),
+    "parade": _neural("tamis.rank.longdoc.Parade"),
     "interpolate": (Interpolate, _plain(Interpolate)),
     "normalise": (Normalise, _plain(Normalise)),
     "fuse": (Fuse, _plain(Fuse)),

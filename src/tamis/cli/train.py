@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tamis.cli.arguments import ArgumentParser
 from tamis.cli.console import progress, warn
-from tamis.cli.training import check_out, live, resumable, say, training_arguments
+from tamis.cli.training import Shown, check_out, live, resumable, say, training_arguments
 from tamis.errors import InputError
 from tamis.infer.runtime import Device
 
@@ -21,8 +21,12 @@ def main(recipe: Path, out: Path, resume: bool, device: Device, json: bool) -> N
 
     On several cards: torchrun --standalone --nproc-per-node=N --no-python tamis train RECIPE --out DIR
     """
+    from tamis.train.longdoc_recipe import is_long_recipe
     from tamis.train.recipe import in_steps, read_recipe
 
+    if is_long_recipe(recipe):
+        _train_long(recipe, out, resume, device, json)
+        return
     plan = read_recipe(recipe)
     check_out(out)
     from tamis.models.tokenizer import Tokenizer
@@ -44,3 +48,16 @@ def main(recipe: Path, out: Path, resume: bool, device: Device, json: bool) -> N
     with resumable(out), live(steps, measure) as tell:
         result = train(plan, examples, out, start=start, device=device, resume=resume, progress=tell)
     say(result, out, measure, json)
+
+
+def _train_long(recipe: Path, out: Path, resume: bool, device: Device, json: bool) -> None:
+    """A model of long documents: its recipe has a table [longdoc]."""
+    from tamis.train.longdoc_recipe import read_long_recipe
+
+    plan = read_long_recipe(recipe)
+    check_out(out)
+    from tamis.train.longdoc import train_by_recipe
+
+    with resumable(out):
+        result = train_by_recipe(plan, out, device=device, resume=resume, watch=Shown())
+    say(result, out, plan.dev.measure if plan.dev else "", json)

@@ -9,7 +9,8 @@ from tamis.formats.lines import SkipReport
 from tamis.formats.qrels import Qrels, QrelsFormat, read_qrels, write_qrels
 from tamis.formats.runs import RunLine, RunRow, read_run, read_run_lines, write_run
 from tamis.formats.ties import strictly_decreasing
-from tamis.formats.topics import QueryFormat, TopicField, read_queries
+from tamis.formats.topics import QueryFormat, read_queries
+from tamis.text.topics import TopicField
 
 __all__ = [
     "CorpusFormat",

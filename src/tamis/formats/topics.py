@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -14,9 +14,9 @@ from tamis.errors import InputError
 from tamis.files import COMPRESSED_SUFFIXES, PathLike
 from tamis.formats.json_lines import first_present, parse_object, to_id, to_text
 from tamis.formats.lines import SkipReport, located, read_lines, skip_or_raise
+from tamis.text.topics import TopicField, represented
 
 QueryFormat = Literal["jsonl", "tsv", "trec"]
-TopicField = Literal["title", "desc", "narr", "title+desc", "title+desc+narr"]
 
 ID_KEYS = ("_id", "id", "qid", "query_id")
 TEXT_KEYS = ("text", "query", "title")
@@ -51,7 +51,8 @@ def read_queries(
     - trec: `<top>` elements with `<num>`, `<title>`, `<desc>` and `<narr>`, with or without closing tags; the
       labels ("Number:", "Topic:", "Description:", "Narrative:") are dropped and line breaks become spaces.
 
-    `field` is the part of a topic that is the query; all parts are kept in `Query.fields`. Ids must differ.
+    `field` is the part of a topic that is the query, as it is or shortened (see `tamis.text.topics`); all
+    parts are kept in `Query.fields`. Ids must differ.
 
     >>> file = getfixture("tmp_path") / "topics.txt"
     >>> _ = file.write_text('''<top>
@@ -106,17 +107,17 @@ def _topics(lines: list[tuple[int, str]]) -> Iterator[tuple[int, str]]:
         yield lines[index][0], match[1]
 
 
-def _parse_json(line: str, field: str) -> Query:
+def _parse_json(line: str, field: TopicField) -> Query:
     record = parse_object(line)
     query_id = to_id(record[first_present(record, ID_KEYS)])
     fields = {key: value for key in TOPIC_FIELDS if isinstance(value := record.get(key), str)}
     if field != "title":
-        return Query(query_id, _compose(fields, field), fields)
+        return Query(query_id, represented(fields, field), fields)
     key = first_present(record, TEXT_KEYS)
     return Query(query_id, to_text(record[key], key), fields)
 
 
-def _parse_tsv(line: str, field: str) -> Query:
+def _parse_tsv(line: str, field: TopicField) -> Query:
     cells = line.split("\t")
     if len(cells) != 2:
         problem = f"{len(cells)} tab-separated columns where queries have 2"
@@ -124,11 +125,11 @@ def _parse_tsv(line: str, field: str) -> Query:
     if not cells[0].strip():
         raise InputError("the id is empty", remedy="write the id, one tab and the text")
     if field != "title":
-        _compose({}, field)
+        represented({}, field)
     return Query(cells[0].strip(), cells[1].strip())
 
 
-def _parse_topic(markup: str, field: str) -> Query:
+def _parse_topic(markup: str, field: TopicField) -> Query:
     parts: dict[str, str] = {}
     for match in _FIELD.finditer(markup):
         tag = match[1].lower()
@@ -139,17 +140,10 @@ def _parse_topic(markup: str, field: str) -> Query:
     query_id = parts.pop("num", "")
     if not query_id:
         raise InputError("<top> without a <num>", remedy="give every topic a number")
-    return Query(query_id, _compose(parts, field), parts)
+    return Query(query_id, represented(parts, field), parts)
 
 
-def _compose(fields: Mapping[str, str], field: str) -> str:
-    for part in field.split("+"):
-        if not fields.get(part):
-            raise InputError(f"the query has no {part}", remedy="choose another field")
-    return " ".join(fields[part] for part in field.split("+"))
-
-
-_PARSERS: dict[QueryFormat, Callable[[str, str], Query]] = {
+_PARSERS: dict[QueryFormat, Callable[[str, TopicField], Query]] = {
     "jsonl": _parse_json,
     "tsv": _parse_tsv,
     "trec": _parse_topic,

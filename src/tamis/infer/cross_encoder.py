@@ -20,6 +20,7 @@ from tamis.errors import InputError, MissingDependencyError
 from tamis.infer.engine import Backend, Engine, Progress
 from tamis.infer.runtime import Device, Precision
 from tamis.models.checkpoint import Checkpoint, load_checkpoint
+from tamis.models.long_plan import is_long, read_plan
 from tamis.models.templates import Form, Inputs, Truncation, ablated
 from tamis.models.tokenizer import Tokenizer
 
@@ -164,6 +165,12 @@ def _load(model: str, revision: str | None) -> Checkpoint:
         raise InputError(
             f"no model is bundled under the name {model!r}",
             remedy=f"name one: {model}(model=FOLDER), or a name on the hub",
+        )
+    if is_long(model):
+        kind = read_plan(model).kind
+        raise InputError(
+            f"{model} is a model of long documents ({kind})",
+            remedy="use parade(model=FOLDER) or cedr(model=FOLDER)",
         )
     return load_checkpoint(model, revision)
 

@@ -16,11 +16,11 @@ from tamis.models.config import EncoderConfig
 from tamis.models.encoder import Encoder
 from tamis.models.templates import Inputs
 
-_PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _NAMES = {"cuda": "CUDA", "mps": "Metal", "cpu": "processor"}
 
 #: Tokens a batch. A large card is busy from about 16,000; a thousand passages go through in one batch.
-_TOKEN_BUDGETS = {"cuda": 1 << 17, "mps": 1 << 14, "cpu": 1 << 12}
+TOKEN_BUDGETS = {"cuda": 1 << 17, "mps": 1 << 14, "cpu": 1 << 12}
 _PADDED_TO = 64  # longest inputs are rounded up to this, so that few different shapes are met
 
 
@@ -37,15 +37,15 @@ class TorchBackend:
     def __init__(
         self, checkpoint: Checkpoint, device: str = "auto", precision: str = "auto", compile: bool = False
     ) -> None:
-        self.device = _device(device)
-        self.precision = _precision(precision, self.device)
+        self.device = device_of(device)
+        self.precision = precision_of(precision, self.device)
         self.config = checkpoint.config
-        self.layout: Layout = "packed" if _has_packed_attention(self) else "padded"
-        self.token_budget = _TOKEN_BUDGETS[self.device.type]
+        self.layout: Layout = "packed" if has_packed_attention(self) else "padded"
+        self.token_budget = TOKEN_BUDGETS[self.device.type]
         self.compiled = compile
         encoder = Encoder.from_checkpoint(checkpoint)
         head = encoder.head
-        encoder = encoder.to(self.device, _PRECISIONS[self.precision])
+        encoder = encoder.to(self.device, PRECISIONS[self.precision])
         head.float()  # so that logits are not rounded to eight bits, and candidates not tied
         forward = encoder.packed if self.layout == "packed" else encoder.padded
         self._forward: Callable[..., Tensor] = torch.compile(forward, dynamic=True) if compile else forward
@@ -71,7 +71,7 @@ class TorchBackend:
                 values: Array = margins.float().cpu().numpy()  # here, and only here, the device is waited for
                 return values
         except RuntimeError as error:  # torch.OutOfMemoryError is one, but only CUDA raises it
-            if not _is_out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
         # Outside the handler, whose exception keeps the tensors of the failed batch alive.
         if self.device.type == "cuda":
@@ -98,7 +98,7 @@ class TorchBackend:
         return self._forward(*(torch.from_numpy(array).to(self.device) for array in (ids, segments, lengths)))
 
 
-def _device(name: str) -> torch.device:
+def device_of(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
@@ -117,11 +117,11 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _precision(name: str, device: torch.device) -> str:
+def precision_of(name: str, device: torch.device) -> str:
     on_card = device.type == "cuda"
     if name == "auto":
         return "bf16" if on_card and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
-    if name not in _PRECISIONS:
+    if name not in PRECISIONS:
         raise InputError(f"no precision {name!r} with torch", remedy="use auto, fp32, bf16 or fp16")
     if name != "fp32" and not on_card:
         # Some processors, virtual ones above all, announce matrix units (AMX) that they do not let programs
@@ -133,7 +133,7 @@ def _precision(name: str, device: torch.device) -> str:
     return name
 
 
-def _has_packed_attention(backend: TorchBackend) -> bool:
+def has_packed_attention(backend: TorchBackend) -> bool:
     """Whether torch's flash attention for inputs of different lengths runs here."""
     if backend.device.type != "cuda" or backend.precision == "fp32":
         return False
@@ -165,6 +165,6 @@ def _check(inputs: Inputs, config: EncoderConfig) -> None:
             )
 
 
-def _is_out_of_memory(error: RuntimeError) -> bool:
+def is_out_of_memory(error: RuntimeError) -> bool:
     said = str(error)
     return isinstance(error, torch.OutOfMemoryError) or "out of memory" in said or "allocate memory" in said

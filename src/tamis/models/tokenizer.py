@@ -71,6 +71,11 @@ class Tokenizer:
                 rows[number] = self._rows([text[:read]])[0]
         return Tokenised.of(rows, limit=min(limit, COUNTED))
 
+    def places(self, text: str) -> tuple[Sequence[int], Sequence[tuple[int, int]]]:
+        """All tokens of a text without half surrogate pairs, and the characters from and to which each is."""
+        found = self._library.encode(text, add_special_tokens=False)
+        return found.ids, found.offsets
+
     def _rows(self, texts: Sequence[str]) -> list[list[int]]:
         try:
             encodings = self._library.encode_batch_fast(texts, add_special_tokens=False)

@@ -141,11 +141,11 @@ class RankingTask:
                     remedy="use a larger batch, or fewer devices",
                 )
             batch = self.batch(data, own)
-            for some in _split(np.diff(batch.inputs.ends[batch.ends]), self.recipe.run.tokens):
+            for some in split_groups(np.diff(batch.inputs.ends[batch.ends]), self.recipe.run.tokens):
                 here = batch if len(some) == len(own) else self.batch(data, [own[i] for i in some])
                 # of the mean over all processes, which is what gradients become
                 share = len(some) * world / len(groups) / per_step
-                names = _Names(data, [own[i] for i in some])
+                names = Names(data, [own[i] for i in some])
                 found.append(Part(here, len(here.inputs), share, names))
         return found
 
@@ -177,10 +177,10 @@ def _tokenizer(start: Checkpoint) -> Tokenizer:
     return tokenizer
 
 
-def _split(tokens: Array, most: int | None) -> list[list[int]]:
+def split_groups(tokens: Array, most: int | None) -> list[list[int]]:
     """Which groups go through the model together; one alone may have more.
 
-    >>> _split(np.array([3, 3, 3, 9]), 6)
+    >>> split_groups(np.array([3, 3, 3, 9]), 6)
     [[0, 1], [2], [3]]
     """
     found: list[list[int]] = [[]]
@@ -195,7 +195,7 @@ def _split(tokens: Array, most: int | None) -> list[list[int]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Names:
+class Names:
     """The ids of some groups, which are looked up when an error needs them."""
 
     data: TrainingSet

@@ -1,0 +1,164 @@
+"""Interaction models: from matrices of similarities between a query's and a document's terms to a score.
+
+    KNRM    Xiong et al. 2017: kernels count, softly, the document's terms at each degree of similarity
+    PACRR   Hui et al. 2017: convolutions find n-grams, of which each query term keeps the best k
+    DRMM    Guo et al. 2016: histograms of each query term's similarities
+
+Each takes similarities [B, C, Q, D] with masks [B, Q] and [B, D], True where there is a term: C matrices a
+document, one of static embeddings, in CEDR one for every layer (MacAvaney et al. 2019). CEDR also joins the
+document's [CLS] vector [B, H] to the signals, where `cls` says how wide it is. The networks that make the
+score are CEDR's. What a mask hides has no influence, and neither has its amount.
+
+Names in comments: B documents, C matrices (channels), Q query terms, D document terms.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+#: Of the paper: one kernel for exact matches, ten that share the range from -1 to 1.
+KERNEL_MEANS = (-0.9, -0.7, -0.5, -0.3, -0.1, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
+KERNEL_WIDTHS = (0.1,) * 10 + (0.001,)
+_SMALL = 1e-6  # in a logarithm: a kernel that sees nothing
+
+
+def cosines(queries: Tensor, documents: Tensor) -> Tensor:
+    """Similarities [B, Q, D] of vectors [B, Q, H] and [B, D, H]; a vector of zeros is like none.
+
+    >>> cosines(torch.tensor([[[3.0, 4.0]]]), torch.tensor([[[6.0, 8.0], [4.0, -3.0], [0.0, 0.0]]])).tolist()
+    [[[1.0, 0.0, 0.0]]]
+    """
+    return F.normalize(queries, dim=-1) @ F.normalize(documents, dim=-1).transpose(1, 2)
+
+
+def soft_counts(
+    similarity: Tensor, query_mask: Tensor, document_mask: Tensor, means: Tensor, widths: Tensor
+) -> Tensor:
+    """KNRM's features [B, C, kernels], a logarithm of soft term frequencies for each kernel k:
+
+        phi_k = sum over i of log sum over j of exp(-(M_ij - mu_k)^2 / 2 sigma_k^2)
+
+    >>> similarity, masks = torch.tensor([[[[1.0, 0.9]]]]), (torch.ones(1, 1).bool(), torch.ones(1, 2).bool())
+    >>> soft_counts(similarity, *masks, torch.tensor([0.9]), torch.tensor([0.1])).item()  # log(e^-0.5 + 1)
+    0.474...
+    """
+    here = document_mask[:, None, None]
+    counts = []
+    for mean, width in zip(
+        means, widths, strict=True
+    ):  # one after the other: all at once is 11 times as much
+        close = torch.exp(-((similarity - mean) ** 2) / (2 * width**2))
+        counts.append(torch.log((close * here).sum(3) + _SMALL))  # [B, C, Q]
+    return (torch.stack(counts, -1) * query_mask[:, None, :, None]).sum(2)
+
+
+class KNRM(nn.Module):
+    """One layer over the kernels of all matrices; the kernels are trained too. (The paper's tanh around the
+    score changes no order, and CEDR has none.)
+
+    >>> masks = torch.ones(2, 3, dtype=torch.bool), torch.ones(2, 5, dtype=torch.bool)
+    >>> KNRM(channels=4)(torch.rand(2, 4, 3, 5), *masks).shape
+    torch.Size([2])
+    """
+
+    def __init__(self, channels: int, cls: int = 0) -> None:
+        super().__init__()
+        self.means = nn.Parameter(torch.tensor(KERNEL_MEANS))
+        self.widths = nn.Parameter(torch.tensor(KERNEL_WIDTHS))
+        self.score = nn.Linear(channels * len(KERNEL_MEANS) + cls, 1)
+
+    def forward(
+        self, similarity: Tensor, query_mask: Tensor, document_mask: Tensor, cls: Tensor | None = None
+    ) -> Tensor:
+        features = soft_counts(similarity, query_mask, document_mask, self.means, self.widths)
+        return cast(Tensor, self.score(_joined(features.flatten(1), cls))).squeeze(1)
+
+
+class PACRR(nn.Module):
+    """Convolutions of 1, 2 and 3 terms, 32 filters each, of which the strongest counts at every place; of the
+    places, each query term keeps the best k. Three layers make the score of them, term by term in the order
+    of the query, so that queries have a longest length.
+
+    >>> masks = torch.ones(2, 3, dtype=torch.bool), torch.ones(2, 5, dtype=torch.bool)
+    >>> PACRR(channels=4, query=8)(torch.rand(2, 4, 3, 5), *masks).shape
+    torch.Size([2])
+    """
+
+    def __init__(
+        self, channels: int, query: int, cls: int = 0, *, ngrams: int = 3, filters: int = 32, k: int = 2
+    ) -> None:
+        super().__init__()
+        self.query, self.k = query, k
+        self.convolutions = nn.ModuleList(nn.Conv2d(channels, filters, n) for n in range(1, ngrams + 1))
+        self.score = nn.Sequential(
+            nn.Linear(query * ngrams * k + cls, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 1)
+        )
+
+    def forward(
+        self, similarity: Tensor, query_mask: Tensor, document_mask: Tensor, cls: Tensor | None = None
+    ) -> Tensor:
+        features = self.features(similarity, query_mask, document_mask)
+        whole = F.pad(features, (0, 0, 0, self.query - features.shape[1]))
+        return cast(Tensor, self.score(_joined(whole.flatten(1), cls))).squeeze(1)
+
+    def features(self, similarity: Tensor, query_mask: Tensor, document_mask: Tensor) -> Tensor:
+        """The k strongest n-grams of each query term, [B, Q, n k]; 0 where there are fewer."""
+        # a convolution needs a term to begin with, and there must be k places to choose from
+        terms, places = max(1 - similarity.shape[2], 0), max(self.k - similarity.shape[3], 0)
+        similarity = F.pad(similarity, (0, places, 0, terms))
+        query_mask, document_mask = F.pad(query_mask, (0, terms)), F.pad(document_mask, (0, places))
+        there = query_mask[:, None, :, None] & document_mask[:, None, None]
+        cleared = similarity * there
+        found = []
+        for n, convolution in enumerate(self.convolutions):
+            # zeros beyond the last term, of which an n-gram may have n - 1
+            strength = F.relu(convolution(F.pad(cleared, (0, n, 0, n)))).amax(1)  # [B, Q, D]
+            # beyond the mask a convolution still gives its bias, which must not be among the best
+            found.append((strength * there[:, 0]).topk(self.k, dim=2).values)
+        return torch.cat(found, 2)
+
+
+class DRMM(nn.Module):
+    """A score for each query term from the histograms of its similarities, one a matrix; their sum is the
+    document's. Counting has no gradient: what made the similarities does not learn from them.
+
+    >>> masks = torch.ones(2, 3, dtype=torch.bool), torch.ones(2, 5, dtype=torch.bool)
+    >>> DRMM(channels=4)(torch.rand(2, 4, 3, 5), *masks).shape
+    torch.Size([2])
+    """
+
+    def __init__(self, channels: int, cls: int = 0, *, bins: int = 11, hidden: int = 5) -> None:
+        super().__init__()
+        self.bins = bins
+        self.score = nn.Sequential(nn.Linear(channels * bins + cls, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+
+    def forward(
+        self, similarity: Tensor, query_mask: Tensor, document_mask: Tensor, cls: Tensor | None = None
+    ) -> Tensor:
+        terms = similarity.shape[2]
+        features = log_counts(similarity, document_mask, self.bins).transpose(1, 2).flatten(2)
+        each = None if cls is None else cls[:, None].expand(-1, terms, -1)
+        scores = self.score(_joined(features, each)).squeeze(2)  # [B, Q]
+        return cast(Tensor, (scores * query_mask).sum(1))
+
+
+def log_counts(similarity: Tensor, document_mask: Tensor, bins: int) -> Tensor:
+    """Histograms [B, C, Q, bins] over similarities from -1 to 1, log(1 + count); the last bin holds exact
+    matches alone.
+
+    >>> log_counts(torch.tensor([[[[1.0, 0.9, -1.0]]]]), torch.tensor([[True, True, False]]), 3).tolist()
+    [[[[0.0, 0.693..., 0.693...]]]]
+    """
+    # a little is added because the cosine of a vector with itself may fall short of 1
+    bin = ((similarity.detach() + 1 + 1e-6) / 2 * (bins - 1)).long().clamp(0, bins - 1)
+    ones = document_mask[:, None, None].expand_as(bin).to(similarity.dtype)
+    counts = torch.zeros(*bin.shape[:3], bins, dtype=similarity.dtype, device=similarity.device)
+    return torch.log1p(counts.scatter_add_(3, bin, ones))
+
+
+def _joined(features: Tensor, cls: Tensor | None) -> Tensor:
+    return features if cls is None else torch.cat([features, cls], -1)

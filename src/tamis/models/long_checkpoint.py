@@ -1,0 +1,159 @@
+"""Models of long documents as folders.
+
+    config.json, tokenizer.json, model.safetensors    the encoder, as any checkpoint has it
+    tamis.json                                        the kind, and how much of a document is read
+    tamis.safetensors                                 the head
+
+so that the encoder of one is a checkpoint like any other: to train the next model from, or to load elsewhere.
+A model on static embeddings has no encoder; its table lies beside the head. A folder is written under another
+name and renamed when it is whole.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from hashlib import file_digest
+from pathlib import Path
+
+import torch
+import xxhash
+
+from tamis.errors import CorruptError, InputError
+from tamis.files import TEMPORARY, atomic_write, storage_errors, sync_folder, unreadable
+from tamis.models.checkpoint import TOKENIZER, Checkpoint, load_checkpoint, save_checkpoint
+from tamis.models.encoder import Encoder
+from tamis.models.long_plan import FORMAT, PLAN, LongDoc, is_long, read_plan
+from tamis.models.passages import Encoded, LongModel, Static, new_head, new_model, on_encoder
+from tamis.models.tokenizer import Tokenizer
+from tamis.models.weights import stored_tensors, write_tensors
+
+HEAD = "tamis.safetensors"
+_TABLE = "embeddings"  # the static ones, among the head's tensors
+
+
+@dataclass(frozen=True)
+class LongCheckpoint:
+    """A model of long documents, and where it comes from. `start` is the encoder's checkpoint, None for
+    static embeddings; `fingerprint` changes whenever the scores could."""
+
+    folder: Path
+    model: LongModel
+    tokenizer: Tokenizer
+    start: Checkpoint | None
+    fingerprint: str
+
+    @property
+    def plan(self) -> LongDoc:
+        return self.model.plan
+
+
+def begin(start: Checkpoint, plan: LongDoc, seed: int = 0) -> LongCheckpoint:
+    """A model to be trained, from an encoder: its head is drawn from `seed`, or is the folder's own where
+    that holds a model of this kind."""
+    if is_long(start.folder) and read_plan(start.folder).kind == plan.kind:
+        return load_long(start.folder, plan, start)
+    tokenizer = _tokenizer(start)
+    model = new_model(plan, tokenizer.special, Encoder.from_checkpoint(start), seed).eval()
+    fingerprint = xxhash.xxh3_64_hexdigest(f"{start.fingerprint} {plan} {seed}".encode())
+    return LongCheckpoint(start.folder, model, tokenizer, None if plan.static else start, fingerprint)
+
+
+def load_long(
+    folder: str | Path, plan: LongDoc | None = None, start: Checkpoint | None = None
+) -> LongCheckpoint:
+    """The model in a folder, in evaluation mode. To go on with one, `plan` says how it shall read from now
+    on, and `start` is its encoder, changed in what does not change its weights.
+
+    >>> load_long(getfixture("tmp_path"))
+    Traceback (most recent call last):
+    tamis.errors.InputError: ... holds no model of long documents: train one: ...
+    """
+    folder = Path(folder)
+    plan = plan or read_plan(folder)
+    tensors = {name: torch.tensor(stored.read()) for name, stored in stored_tensors(folder / HEAD).items()}
+    table = tensors.pop(_TABLE, torch.zeros(0, 0))
+    if plan.static:
+        head, tokenizer = new_head(plan), Tokenizer(folder)
+        _check_vocabulary(tokenizer, len(table))
+        model: LongModel = Static(plan, tokenizer.special, table, head)
+    else:
+        start = start or load_checkpoint(folder)
+        head, tokenizer = new_head(plan, start.config), _tokenizer(start)
+        model = on_encoder(plan, tokenizer.special, Encoder.from_checkpoint(start), head)
+    try:
+        head.load_state_dict(tensors)
+    except RuntimeError as error:
+        problem = " ".join(str(error).split()).partition(": ")[2]
+        raise CorruptError(
+            f"{folder / HEAD} is not of a {plan.kind} model that reads so ({problem})",
+            remedy=f"use the sizes of its {PLAN}, or train it again",
+        ) from None
+    return LongCheckpoint(folder, model.eval(), tokenizer, start, _fingerprint(folder, start))
+
+
+def save_long(checkpoint: LongCheckpoint, folder: str | Path) -> None:
+    """Write a model, its weights as they are now, in place of what the folder holds."""
+    model = checkpoint.model
+    tensors = {name: value.detach().float().cpu().numpy() for name, value in model.head.state_dict().items()}
+    with _replaced(Path(folder)) as new:
+        if checkpoint.start is not None:
+            assert isinstance(model, Encoded)
+            save_checkpoint(replace(checkpoint.start, tensors=model.encoder.tensors()), new)
+        else:
+            assert isinstance(model, Static)
+            tensors[_TABLE] = model.embeddings.cpu().numpy()
+            with atomic_write(new / TOKENIZER) as file:
+                file.write((checkpoint.folder / TOKENIZER).read_bytes())
+        write_tensors(new / HEAD, tensors)
+        with atomic_write(new / PLAN, "w") as file:
+            file.write(json.dumps({"format": FORMAT, **asdict(model.plan)}, indent=2) + "\n")
+
+
+def _tokenizer(start: Checkpoint) -> Tokenizer:
+    tokenizer = Tokenizer(start.folder)
+    _check_vocabulary(tokenizer, start.config.vocabulary)
+    return tokenizer
+
+
+def _check_vocabulary(tokenizer: Tokenizer, rows: int) -> None:
+    if tokenizer.vocabulary > rows:
+        raise InputError(
+            f"the tokenizer in {tokenizer.folder} has {tokenizer.vocabulary:,} tokens, the model {rows:,}",
+            remedy="use the tokenizer.json that the model was trained with",
+        )
+
+
+def _fingerprint(folder: Path, start: Checkpoint | None) -> str:
+    digest = xxhash.xxh3_64(b"" if start is None else start.fingerprint.encode())
+    for name in (PLAN, HEAD, TOKENIZER):
+        try:
+            with (folder / name).open("rb") as file:
+                digest.update(file_digest(file, xxhash.xxh3_128).digest())
+        except OSError as error:
+            raise unreadable(folder / name, error) from error
+    return str(digest.hexdigest())
+
+
+@contextmanager
+def _replaced(folder: Path) -> Iterator[Path]:
+    """A new folder that takes the name of an old one when it is whole."""
+    new = folder.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
+    old = new.with_name(f"{new.name}-old")
+    with storage_errors(folder):
+        new.mkdir(parents=True)
+        try:
+            yield new
+            sync_folder(new)
+            if folder.exists():
+                folder.rename(old)
+            new.rename(folder)
+        except BaseException:
+            shutil.rmtree(new, ignore_errors=True)
+            raise
+        sync_folder(folder.parent)
+        shutil.rmtree(old, ignore_errors=True)

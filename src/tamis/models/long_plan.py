@@ -1,0 +1,111 @@
+"""What a model of long documents is: its kind, and how much of a document it reads. In a model's folder it is
+`tamis.json`, in a recipe the table [longdoc]."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tamis.errors import CorruptError, InputError
+from tamis.files import read_text
+from tamis.models.templates import COUNTED
+from tamis.train.fields import Count, Share, build, check
+
+PLAN = "tamis.json"
+FORMAT = 1
+
+Kind = Literal[
+    "maxp",
+    "birch",
+    "vanilla",
+    "cedr-knrm",
+    "cedr-pacrr",
+    "cedr-drmm",
+    "parade-avg",
+    "parade-sum",
+    "parade-max",
+    "parade-attn",
+    "parade-cnn",
+    "parade-transformer",
+    "pcgm",
+    "knrm",
+    "pacrr",
+    "drmm",
+]
+STATIC = ("knrm", "pacrr", "drmm")  # on embeddings without context: no encoder
+EVEN = ("vanilla", "cedr-knrm", "cedr-pacrr", "cedr-drmm")  # chunks rather than windows
+
+
+@dataclass(frozen=True, slots=True)
+class LongDoc:
+    """A kind of model, and how much of a document it reads. The sizes are those of PARADE (Li et al. 2020):
+    16 windows of 225 tokens, 25 of them shared with the next.
+
+    >>> LongDoc("parade-max").sequence, LongDoc("cedr-knrm").sequence
+    (256, 512)
+    """
+
+    kind: Kind
+    cls: bool = True  # of CEDR: the averaged [CLS] beside the signals of the matrices
+    frozen: bool = False  # whether the encoder stays as it is when the model is trained
+    tokens: Count = 3225  # of a document: what comes after them is not read
+    window: Count = 225
+    stride: Count = 200
+    passages: Count = 16  # windows at most: the first, the last, and others drawn at random
+    sequence: Count = 0  # tokens of an input at most, query and special tokens included; 256, in chunks 512
+    query: Count = 64  # tokens at most: the text makes room
+    gains: Count = 4  # of PCGM: grades, from 0 on
+    keep: Share = 0.1  # of MaxP: in training, with what probability a window is kept after the first
+
+    def __post_init__(self) -> None:
+        if self.sequence == 0:
+            object.__setattr__(self, "sequence", 512 if self.even else 256)
+        check(self)
+        if self.stride > self.window:
+            raise InputError(
+                f"windows of {self.window} tokens every {self.stride} leave out text",
+                remedy="make the stride no larger than the window",
+            )
+        if self.tokens > COUNTED:
+            raise InputError(f"cannot read {self.tokens:,} tokens", remedy=f"use at most {COUNTED:,}")
+        if self.gains < 2:
+            raise InputError(f"{self.gains} grade of gain", remedy="use at least 2")
+
+    @property
+    def even(self) -> bool:
+        """Whether its passages are chunks as even as possible."""
+        return self.kind in EVEN or self.kind in STATIC
+
+    @property
+    def static(self) -> bool:
+        """Whether it has embeddings in place of an encoder."""
+        return self.kind in STATIC
+
+
+def is_long(folder: str | Path) -> bool:
+    """Whether a folder holds a model of long documents.
+
+    >>> is_long(getfixture("tmp_path"))
+    False
+    """
+    return (Path(folder) / PLAN).is_file()
+
+
+def read_plan(folder: str | Path) -> LongDoc:
+    """What a folder's model is."""
+    path = Path(folder) / PLAN
+    if not path.is_file():
+        raise InputError(
+            f"{folder} holds no model of long documents",
+            remedy="train one: `tamis train` with a recipe that has a table [longdoc]",
+        )
+    try:
+        content = json.loads(read_text(path))
+        version = content.pop("format")
+    except (ValueError, AttributeError, KeyError, TypeError):
+        raise CorruptError(f"{path} is damaged", remedy="train or copy the model again") from None
+    if version != FORMAT:
+        raise InputError(f"format {version!r}, this tamis reads {FORMAT}", remedy="use that tamis", path=path)
+    return build(LongDoc, content, path, "longdoc")

@@ -1,0 +1,105 @@
+"""Embeddings without context, for the interaction models as they were before BERT: from a text file of
+vectors (GloVe, word2vec, fastText). Of a checkpoint `passages.new_model` takes the table of words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tamis.columns import Array
+from tamis.errors import InputError
+from tamis.files import atomic_write, open_bytes
+from tamis.models.checkpoint import TOKENIZER
+from tamis.models.long_checkpoint import LongCheckpoint, save_long
+from tamis.models.long_plan import LongDoc
+from tamis.models.passages import Static, new_head
+from tamis.models.tokenizer import Tokenizer
+
+_SPECIAL = ("[UNK]", "[CLS]", "[SEP]")  # [UNK] has number 0: see `Static`
+
+
+def read_vectors(path: str | Path, words: Iterable[str] | None = None) -> tuple[list[str], Array]:
+    """The words of a file of vectors and their matrix, float32. A line is a word and its values; a first line
+    of two numbers, as word2vec writes it, is passed over. With `words`, only those are read, and one that the
+    file does not have gets a vector of zeros: it will be like itself and nothing else.
+
+    >>> file = getfixture("tmp_path") / "vectors.txt"
+    >>> _ = file.write_text("sieve 0.5 1\\nsoup 2 0\\n")
+    >>> found, vectors = read_vectors(file, words=["soup", "tamis"])
+    >>> found, vectors.tolist()
+    (['soup', 'tamis'], [[2.0, 0.0], [0.0, 0.0]])
+    """
+    wanted = None if words is None else dict.fromkeys(words)
+    found: dict[str, Array] = {}
+    width = 0
+    with open_bytes(path) as lines:
+        for number, line in enumerate(lines, start=1):
+            text = line.decode("utf-8", "replace").rstrip("\r\n")
+            values = text.split(" ")
+            if number == 1 and len(values) == 2 and all(part.isdigit() for part in values):
+                continue
+            width = width or len(values) - 1
+            word = " ".join(values[:-width]) if width else text  # a few words of GloVe have spaces
+            if (wanted is not None and word not in wanted) or word in found:
+                continue
+            found[word] = _vector(values[-width:] if width else [], path, number)
+    if not found:
+        raise InputError("no vectors", remedy="give lines of a word and its values", path=path)
+    names = list(found) if wanted is None else list(wanted)
+    matrix = np.zeros((len(names), width), np.float32)
+    for row, name in enumerate(names):
+        if name in found:
+            matrix[row] = found[name]
+    return names, matrix
+
+
+def _vector(values: list[str], path: str | Path, line: int) -> Array:
+    try:
+        vector = np.array(values, np.float32)
+    except ValueError:
+        vector = np.zeros(0, np.float32)
+    if not len(vector) or not np.isfinite(vector).all():
+        raise InputError("not a word and its values", remedy="correct or remove it", path=path, line=line)
+    return vector
+
+
+def static_model(
+    vectors: str | Path, plan: LongDoc, folder: str | Path, words: Iterable[str] | None = None, seed: int = 0
+) -> LongCheckpoint:
+    """A model on a file's vectors, written to `folder`, from which it can be trained. Texts are read word by
+    word, in lower case, punctuation apart.
+
+    >>> file = getfixture("tmp_path") / "vectors.txt"
+    >>> _ = file.write_text("sieve 0.5 1\\nsoup 2 0\\n")
+    >>> made = static_model(file, LongDoc("knrm"), getfixture("tmp_path") / "model")
+    >>> made.tokenizer.encode(["Soup, sieve!"]).ids.tolist()
+    [4, 0, 3, 0]
+    """
+    if not plan.static:
+        raise InputError(f"a {plan.kind} model needs an encoder", remedy="use knrm, pacrr or drmm")
+    names, matrix = read_vectors(vectors, words)
+    names = [name for name in names if name not in _SPECIAL]
+    rows = np.concatenate([np.zeros((len(_SPECIAL), matrix.shape[1]), np.float32), matrix[: len(names)]])
+    tokenizer = _write_tokenizer(Path(folder), names)
+    model = Static(plan, tokenizer.special, torch.from_numpy(rows), new_head(plan, seed=seed)).eval()
+    made = LongCheckpoint(Path(folder), model, tokenizer, None, "")
+    save_long(made, folder)
+    return made
+
+
+def _write_tokenizer(folder: Path, words: list[str]) -> Tokenizer:
+    from tokenizers import Tokenizer as Library
+    from tokenizers import models, normalizers, pre_tokenizers
+
+    numbers = {word: number for number, word in enumerate((*_SPECIAL, *words))}
+    library = Library(models.WordLevel(numbers, unk_token="[UNK]"))
+    library.normalizer = normalizers.BertNormalizer(lowercase=True, strip_accents=False)
+    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    library.add_special_tokens(list(_SPECIAL))
+    folder.mkdir(parents=True, exist_ok=True)
+    with atomic_write(folder / TOKENIZER, "w") as file:
+        file.write(library.to_str())
+    return Tokenizer(folder)

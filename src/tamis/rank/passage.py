@@ -1,0 +1,377 @@
+"""Documents longer than the model: their passages are scored by a pointwise stage, and a document's score is
+made of its passages' scores.
+
+    FirstP  s_1      MaxP  max s_i      SumP  sum s_i      AvgP  mean s_i      KMaxP  mean of the k highest
+
+Dai & Callan 2019; AvgP and the limit of 30 passages are Zhang, Yates & Lin's, 2021. A document that is one
+passage gets the score that the pointwise stage itself gives it.
+
+Passages of all documents and queries go through the model together, a few thousand at a time, and a score
+does not depend on who shares a batch. Beyond these, only places and margins are held in memory.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from math import fsum
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from tamis.columns import Array
+from tamis.documents import Query
+from tamis.errors import InputError
+from tamis.expression import Call, Value
+from tamis.models import templates
+from tamis.models.templates import Inputs, Tokenised, Truncation
+from tamis.rank.mono import Mono
+from tamis.rank.reading import Cutting, Read, Reader, Unit, Wanted
+from tamis.rank.reranker import Reranker, shown
+from tamis.ranking import Ranking, ScoreKind, Span, best_first
+from tamis.text.segment import Keep, Passage
+
+PASSAGES = 30  # of a document that are read
+
+_TOGETHER = 4096  # passages that are scored together
+_DOCUMENTS = 64  # documents that are cut together
+
+
+# -- formulae
+# ------------------------------------------------------------------------------------------------------------
+
+
+def first_p(scores: Array) -> float:
+    """The first passage's score.
+
+    >>> first_p(np.array([0.5, 0.9]))
+    0.5
+    """
+    return float(scores[0])
+
+
+def max_p(scores: Array) -> float:
+    """The best passage's score.
+
+    >>> max_p(np.array([0.5, 0.9]))
+    0.9
+    """
+    return float(scores.max())
+
+
+def sum_p(scores: Array) -> float:
+    """The sum of the passages' scores, which long documents have more of.
+
+    >>> sum_p(np.array([0.1] * 10))
+    1.0
+    """
+    return fsum(scores.tolist())  # exact, and so the same in any order
+
+
+def avg_p(scores: Array) -> float:
+    """The mean of the passages' scores: of this document's passages, whatever else is in the batch.
+
+    >>> avg_p(np.array([0.5, 0.25]))
+    0.375
+    """
+    return sum_p(scores) / len(scores)
+
+
+def k_max_p(scores: Array, k: int) -> float:
+    """The mean of the k highest of the passages' scores, or of all where there are fewer.
+
+    >>> k_max_p(np.array([0.5, 0.1, 0.25]), 2), k_max_p(np.array([0.5]), 2)
+    (0.375, 0.5)
+    """
+    return avg_p(np.sort(scores)[::-1][:k])
+
+
+# -- from passages to scores
+# ------------------------------------------------------------------------------------------------------------
+
+
+class Scored(NamedTuple):
+    """A document's passages and their margins."""
+
+    passages: Sequence[Passage]
+    margins: Array
+
+
+class PassageReranker(Reranker):
+    """A reranker that reads documents passage by passage, with the model of a pointwise stage."""
+
+    def __init__(self, stage: Mono, cutting: Cutting, evidence: int) -> None:
+        name = type(self).__name__.lower()
+        if not isinstance(stage, Mono):
+            raise InputError(f"{name} of {stage!r}", remedy=f"give a pointwise stage, as in {name}(mono)")
+        if evidence < 0:
+            raise InputError(f"{evidence} passages as evidence", remedy="use a whole number of at least 0")
+        super().__init__(stage.encoder, stage.cache)
+        self.stage, self.cutting, self.evidence = stage, cutting, evidence
+
+    def inferences(self, candidates: int) -> int:
+        """How many inputs a query with so many candidates takes at most. How many passages a document has is
+        not known before; where their number has no limit, this is the least."""
+        return candidates * (self.cutting.passages or 1)
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.reader.prepare()
+
+    @cached_property
+    def reader(self) -> Reader:
+        """What cuts the documents; it needs the tokenizer."""
+        longest = (Tokenised.of([[0] * count]) for count in (self.stage.query_limit, self.stage.limit))
+        _, cut = self._inputs(*longest)
+        return Reader(self.cutting, self.encoder.tokenizer, cut.text_tokens - cut.text_tokens_lost)
+
+    def _wanted(self, query: Query) -> Wanted | None:
+        """Which passages are read for a query; None for all."""
+        return None
+
+    def _keys(self, ranking: Ranking, inputs: Inputs) -> list[bytes]:
+        # the stage's own: what its model has read once, in whichever stage, it need not read again
+        return self.stage._keys(ranking, inputs)
+
+    def _scored(self, rankings: Sequence[Ranking]) -> list[list[Scored]]:
+        """The documents of each ranking, in their order, with the margins of their passages."""
+        queries = self.encoder.tokenizer.encode([ranking.query.text for ranking in rankings])
+        scored: list[list[Scored]] = [[] for _ in rankings]
+        for together in self._batches(rankings):
+            numbers = list(together)
+            inputs, truncation = [], Truncation()
+            for number, reads in together.items():
+                made, cut = self._inputs(queries.take([number]), Tokenised.join([r.tokens for r in reads]))
+                inputs.append(made)
+                # a query is counted with the first of its documents alone
+                truncation += _without_query(cut) if scored[number] else cut
+                truncation += sum(map(_left_out, reads), start=Truncation())
+            found = self._margins([rankings[number] for number in numbers], inputs, truncation)
+            for number, margins in zip(numbers, found, strict=True):
+                ends = np.cumsum([len(read.passages) for read in together[number]])
+                each = zip(together[number], np.split(margins, ends[:-1]), strict=True)
+                scored[number] += [Scored(read.passages, own) for read, own in each]
+        return scored
+
+    def _batches(self, rankings: Sequence[Ranking]) -> Iterator[dict[int, list[Read]]]:
+        """Documents by the number of their ranking, a few thousand passages at a time."""
+        together: dict[int, list[Read]] = {}
+        count = 0
+        for number, ranking in enumerate(rankings):
+            wanted = self._wanted(ranking.query)
+            for start in range(0, len(ranking), _DOCUMENTS):
+                reads = self.reader.read(ranking, ranking.ids[start : start + _DOCUMENTS], wanted)
+                together.setdefault(number, []).extend(reads)
+                count += sum(len(read.passages) for read in reads)
+                if count >= _TOGETHER:
+                    yield together
+                    together, count = {}, 0
+        if together:
+            yield together
+
+    def _inputs(self, query: Tokenised, texts: Tokenised) -> tuple[Inputs, Truncation]:
+        encoder = self.encoder
+        return templates.mono(
+            query,
+            texts,
+            encoder.tokenizer.special,
+            own=np.zeros(len(texts), np.int64),
+            query_limit=self.stage.query_limit,
+            total_limit=min(self.stage.limit, encoder.positions),
+            form=encoder.form,
+            segment_types=encoder.checkpoint.config.segments,
+        )
+
+    def _evident(self, ranking: Ranking, scored: Mapping[str, Scored], depth: int | None) -> Ranking:
+        """The ranking with the best passages of those candidates that will be looked at."""
+        looked_at = ranking.ids[:depth] if self.evidence else ()
+        return replace(
+            ranking, evidence={each: self._spans(ranking, each, scored[each]) for each in looked_at}
+        )
+
+    def _spans(self, ranking: Ranking, identity: str, scored: Scored) -> tuple[Span, ...]:
+        """The best passages, best first; one that overlaps a better one shows little that is new."""
+        best: list[int] = []
+        for number in np.argsort(-scored.margins, kind="stable").tolist():
+            if len(best) == self.evidence:
+                break
+            start, stop = scored.passages[number]
+            taken = (scored.passages[each] for each in best)
+            if all(stop <= other.start or other.stop <= start for other in taken):
+                best.append(number)
+        places: Sequence[Passage] = [scored.passages[number] for number in best]
+        if self.reader.in_tokens and ranking.texts is not None:
+            places = self.reader.characters(ranking.texts.document(identity).text, places)
+        scores = shown(scored.margins[best], self.stage.kind).tolist()
+        return tuple(Span(*place, score) for place, score in zip(places, scores, strict=True))
+
+
+def _without_query(cut: Truncation) -> Truncation:
+    return replace(cut, queries=0, queries_cut=0, query_tokens=0, query_tokens_lost=0)
+
+
+def _left_out(read: Read) -> Truncation:
+    # in words, each of which is at least one token
+    return Truncation(1, 1, read.lost, read.lost, at_least=True) if read.lost else Truncation()
+
+
+# -- the stages
+# ------------------------------------------------------------------------------------------------------------
+
+
+class PassageStage(PassageReranker):
+    """Sorts documents by a score made of their passages' scores, as the pointwise stage shows these:
+    probabilities as in the papers, or the logits of `mono(score=logit)`. `Cutting` says what the options
+    mean; `evidence` is how many of its best passages the ranking has for each document."""
+
+    passages: ClassVar[int | None] = PASSAGES
+    of_one: ClassVar[bool] = False  # whether the score is that of one of the passages
+
+    def __init__(
+        self,
+        stage: Mono,
+        window: int | None = None,
+        stride: int | None = None,
+        unit: Unit = "words",
+        title: bool = True,
+        passages: int | None = PASSAGES,
+        keep: Keep = "first",
+        seed: int = 0,
+        evidence: int = 3,
+    ) -> None:
+        super().__init__(stage, Cutting(unit, window, stride, title, passages, keep, seed), evidence)
+
+    @abstractmethod
+    def aggregate(self, scores: Array) -> float:
+        """A document's score, from those of its passages."""
+
+    @property
+    def kind(self) -> ScoreKind:
+        """What the scores mean: what the pointwise stage's do, unless they are sums."""
+        return self.stage.kind
+
+    @property
+    def expression(self) -> Call:
+        cutting = self.cutting
+        options: list[tuple[str, Value, Value]] = [
+            *self._own_options(),
+            ("window", cutting.window, None),
+            ("stride", cutting.stride, None),
+            ("unit", cutting.unit, "words"),
+            ("title", cutting.title, True),
+            ("passages", cutting.passages, self.passages),
+            ("keep", cutting.keep, "first"),
+            ("seed", cutting.seed, 0),
+            ("evidence", self.evidence, 3),
+        ]
+        return replace(self._call(type(self).__name__.lower(), options), arguments=(self.stage.expression,))
+
+    def _own_options(self) -> list[tuple[str, Value, Value]]:
+        return []
+
+    def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
+        found = zip(rankings, self._scored(rankings), strict=True)
+        return [self._aggregated(ranking, scored, depth) for ranking, scored in found]
+
+    def _aggregated(self, ranking: Ranking, scored: Sequence[Scored], depth: int | None) -> Ranking:
+        scores = np.array([self.aggregate(shown(each.margins, self.stage.kind)) for each in scored])
+        # probabilities can be equal where the margins behind them are not
+        order_by = np.array([self.aggregate(each.margins) for each in scored]) if self.of_one else scores
+        best = ranking.reordered(best_first(order_by, ranking.ids), scores, self.kind)
+        return self._evident(best, dict(zip(ranking.ids, scored, strict=True)), depth)
+
+
+class FirstP(PassageStage):
+    """The score of a document's first passage, the only one that is read.
+
+    >>> FirstP(Mono("models/my-model"), window=100)
+    firstp(mono(model="models/my-model"), window=100)
+    """
+
+    passages = 1
+    of_one = True
+
+    def __init__(
+        self,
+        stage: Mono,
+        window: int | None = None,
+        stride: int | None = None,
+        unit: Unit = "words",
+        title: bool = True,
+        evidence: int = 3,
+    ) -> None:
+        super().__init__(stage, window, stride, unit, title, passages=1, evidence=evidence)
+
+    def aggregate(self, scores: Array) -> float:
+        return first_p(scores)
+
+
+class MaxP(PassageStage):
+    """The score of a document's best passage.
+
+    >>> MaxP(Mono("models/my-model"), window=150, stride=75)
+    maxp(mono(model="models/my-model"), window=150, stride=75)
+    """
+
+    of_one = True
+
+    def aggregate(self, scores: Array) -> float:
+        return max_p(scores)
+
+
+class SumP(PassageStage):
+    """The sum of the scores of a document's passages.
+
+    >>> SumP(Mono("models/my-model"), unit="tokens")
+    sump(mono(model="models/my-model"), unit=tokens)
+    """
+
+    kind = ScoreKind.COMBINED
+
+    def aggregate(self, scores: Array) -> float:
+        return sum_p(scores)
+
+
+class AvgP(PassageStage):
+    """The mean of the scores of a document's passages.
+
+    >>> AvgP(Mono("models/my-model"), passages=None)
+    avgp(mono(model="models/my-model"), passages=none)
+    """
+
+    def aggregate(self, scores: Array) -> float:
+        return avg_p(scores)
+
+
+class KMaxP(PassageStage):
+    """The mean of the k highest of the scores of a document's passages.
+
+    >>> KMaxP(Mono("models/my-model"), k=2)
+    kmaxp(mono(model="models/my-model"), k=2)
+    """
+
+    def __init__(
+        self,
+        stage: Mono,
+        k: int = 3,
+        window: int | None = None,
+        stride: int | None = None,
+        unit: Unit = "words",
+        title: bool = True,
+        passages: int | None = PASSAGES,
+        keep: Keep = "first",
+        seed: int = 0,
+        evidence: int = 3,
+    ) -> None:
+        if k < 1:
+            raise InputError(f"the {k} best passages", remedy="use a k of 1 or more")
+        super().__init__(stage, window, stride, unit, title, passages, keep, seed, evidence)
+        self.k = k
+
+    def aggregate(self, scores: Array) -> float:
+        return k_max_p(scores, self.k)
+
+    def _own_options(self) -> list[tuple[str, Value, Value]]:
+        return [("k", self.k, 3)]

@@ -1,0 +1,237 @@
+"""From documents to what a model reads: their passages, where each stands, and its tokens.
+
+A passage is read as a document of its own with the document's title. One that would not fit beside the
+longest query is cut into pieces that do. Windows of tokens and even chunks are cut from the document's
+tokens, which may be those kept beside the index; words and sentences are not in these, so windows of them are
+tokenised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+
+from tamis.documents import Document
+from tamis.errors import InputError
+from tamis.infer.tokens import KEPT, texts_of
+from tamis.models.templates import COUNTED, Tokenised
+from tamis.models.tokenizer import Tokenizer
+from tamis.ranking import Ranking
+from tamis.text.segment import (
+    Keep,
+    Passage,
+    check_kept,
+    check_windows,
+    cut_at_tokens,
+    even_chunks,
+    kept,
+    sentence_windows,
+    sentences,
+    token_places,
+    windows,
+    word_windows,
+)
+
+Unit = Literal["words", "tokens", "sentences", "even"]
+Wanted = Callable[[str], bool]
+
+# The papers' windows and strides: MaxP, PARADE, Birch. Even chunks are as long as the model allows.
+_SIZES: dict[str, tuple[int, int]] = {
+    "words": (150, 75),
+    "tokens": (225, 200),
+    "sentences": (1, 1),
+    "even": (1, 1),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cutting:
+    """How documents are cut into passages.
+
+    `unit` is what windows are counted in, `window` and `stride` their size: 150 and 75 words, 225 and 200
+    tokens, or single sentences; `even` chunks have at most `window` tokens, or as many as the model reads.
+    `title` puts the document's title before each passage. Of a document with more than so many `passages`,
+    the first are read, or with `keep="sampled"` the first, the last and a choice of the others.
+    """
+
+    unit: Unit = "words"
+    window: int | None = None
+    stride: int | None = None
+    title: bool = True
+    passages: int | None = None
+    keep: Keep = "first"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.unit not in get_args(Unit):
+            raise InputError(f"passages of {self.unit!r}", remedy=f"use {', '.join(get_args(Unit))}")
+        if self.unit == "even" and self.stride is not None:
+            raise InputError("even chunks with a stride", remedy="leave it out: they do not overlap")
+        check_windows(*self.sizes)
+        check_kept(self.passages, self.keep)
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Window and stride; a window without a stride overlaps as much of it as the unit's own does.
+
+        >>> Cutting(window=100).sizes, Cutting("tokens").sizes
+        ((100, 50), (225, 200))
+        """
+        usual, step = _SIZES[self.unit]
+        window = usual if self.window is None else self.window
+        return window, max(1, window * step // usual) if self.stride is None else self.stride
+
+    @property
+    def first(self) -> int | None:
+        """How many passages from the start are all that is read; None where any may be."""
+        return self.passages if self.keep == "first" else None
+
+    def within(self, tokens: int) -> bool:
+        """Whether all windows that are read lie within so many tokens, however many there are."""
+        window, stride = self.sizes
+        return (
+            self.unit == "tokens"
+            and self.first is not None
+            and ((self.first - 1) * stride + window <= tokens)
+        )
+
+    def chosen(self, passages: Sequence[Passage], document: str) -> list[Passage]:
+        """Those passages of a document that are read."""
+        numbers = kept(len(passages), self.passages, self.keep, seed=self.seed, document=document)
+        return [passages[number] for number in numbers.tolist()]
+
+
+class Read(NamedTuple):
+    """A document's passages: their places, and what the model reads of each."""
+
+    passages: Sequence[Passage]  # of characters, or with unit=tokens and unit=even of tokens
+    tokens: Tokenised
+    lost: int  # how many words (or tokens) are in no passage
+
+
+class Reader:
+    """Cuts documents for a model that has room for so many tokens of a text."""
+
+    def __init__(self, cutting: Cutting, tokenizer: Tokenizer, room: int) -> None:
+        self.cutting, self.tokenizer, self.room = cutting, tokenizer, room
+        self.in_tokens = cutting.unit in ("tokens", "even")
+
+    def prepare(self) -> None:
+        """Load the sentence splitter, where there are sentences to split."""
+        if self.cutting.unit == "sentences":
+            sentences("")
+
+    def read(self, ranking: Ranking, ids: Sequence[str], wanted: Wanted | None = None) -> list[Read]:
+        """Some documents of a ranking; of their passages (of characters) those that are `wanted`."""
+        part = replace(ranking, ids=ids, scores=np.zeros(len(ids)))
+        documents = part.documents()
+        if not self.in_tokens:
+            return self._of_characters(documents, wanted)
+        tokens = texts_of(part, self.tokenizer, limit=COUNTED)
+        return [self._of_tokens(document, tokens.take([n])) for n, document in enumerate(documents)]
+
+    def characters(self, text: str, passages: Sequence[Passage]) -> Sequence[Passage]:
+        """Where passages stand in a document's text."""
+        if not self.in_tokens or not passages:
+            return passages
+        _, starts, stops = token_places(text, self.tokenizer, max(stop for _, stop in passages))
+        return [Passage(int(starts[a]), int(stops[b - 1])) if a < b else Passage(0, 0) for a, b in passages]
+
+    def _of_characters(self, documents: Sequence[Document], wanted: Wanted | None) -> list[Read]:
+        headed = [replace(document, title=self._heading(document)) for document in documents]
+        places, lost = [], []
+        for document in headed:
+            found = self._places(document.text)
+            if wanted is not None:
+                found = [each for each in found if wanted(document.text[each.start : each.stop])]
+            places.append(self.cutting.chosen(found, document.id))
+            lost.append(_words_lost(document.text, found, places[-1]))
+        tokens = self._tokenised(headed, places)
+        longest = [each.lengths.max(initial=0) for each in tokens]
+        for number in np.flatnonzero(np.array(longest) > self.room).tolist():
+            document = headed[number]
+            fitting = self._fitting(document, places[number])
+            own = self.cutting.chosen(fitting, document.id)
+            lost[number] += _words_lost(document.text, fitting, own)
+            places[number], (tokens[number],) = own, self._tokenised([document], [own])
+        return [Read(*each) for each in zip(places, tokens, lost, strict=True)]
+
+    def _places(self, text: str) -> list[Passage]:
+        cut = sentence_windows if self.cutting.unit == "sentences" else word_windows
+        return cut(text, *self.cutting.sizes) or [Passage(0, 0)]
+
+    def _heading(self, document: Document) -> str:
+        """What stands before each passage: the title, and of a long one so much that half the room is left
+        for the passage."""
+        title = document.title if self.cutting.title else ""
+        if len(title) <= self.room // 2:  # then it has no more tokens either
+            return title
+        starts = token_places(title, self.tokenizer).starts.tolist()
+        return title[: cut_at_tokens(Passage(0, len(title)), starts, max(self.room // 2, 1))[0].stop]
+
+    def _tokenised(
+        self, documents: Sequence[Document], places: Sequence[Sequence[Passage]]
+    ) -> list[Tokenised]:
+        """What is read of each document's passages, tokenised together."""
+        texts = [
+            replace(document, text=document.text[start:stop]).contents
+            for document, own in zip(documents, places, strict=True)
+            for start, stop in own
+        ]
+        tokens = self.tokenizer.encode(texts, limit=KEPT)
+        ends = np.cumsum([0, *map(len, places)]).tolist()
+        return [tokens.take(range(start, stop)) for start, stop in pairwise(ends)]
+
+    def _fitting(self, document: Document, places: Sequence[Passage]) -> list[Passage]:
+        """The passages, each cut in pieces that the model has room for."""
+        heading = self.tokenizer.encode([f"{document.title}\n"]).lengths[0] if document.title else 0
+        size = max(self.room - int(heading), 1)
+        # one piece more than is read, which stands for all the rest
+        most = None if self.cutting.first is None else self.cutting.first * size + 1
+        fitting: list[Passage] = []
+        for place in places:
+            starts = token_places(document.text[place.start : place.stop], self.tokenizer, most).starts
+            fitting += cut_at_tokens(place, (starts + place.start).tolist(), size)
+        return fitting
+
+    def _of_tokens(self, document: Document, tokens: Tokenised) -> Read:
+        """Windows cut from the document's tokens, which may be those kept beside the index."""
+        heading = self.tokenizer.encode([f"{document.title}\n"]).ids if document.title else tokens.ids[:0]
+        body = tokens.ids[len(heading) :]
+        if not np.array_equal(tokens.ids[: len(heading)], heading) or (
+            tokens.lengths[0] >= COUNTED and not self.cutting.within(len(body))
+        ):
+            # tokens that are others where the text stands after a title, or more than are kept
+            body = token_places(document.text, self.tokenizer).ids
+        if self.cutting.unit == "even":
+            found = even_chunks(len(body), self.cutting.window or max(self.room - len(heading), 1))
+        else:
+            found = windows(len(body), *self.cutting.sizes)
+        places = self.cutting.chosen([Passage(*each) for each in found or [(0, 0)]], document.id)
+        before = heading[: self.room // 2] if self.cutting.title else heading[:0]
+        read = Tokenised.of([[*before.tolist(), *body[start:stop].tolist()] for start, stop in places])
+        return Read(places, read, len(body) - sum(stop - start for start, stop in _merged(places)))
+
+
+def _words_lost(text: str, all_of_them: Sequence[Passage], chosen: Sequence[Passage]) -> int:
+    if len(all_of_them) == len(chosen):
+        return 0
+    count = [
+        sum(len(text[start:stop].split()) for start, stop in _merged(each)) for each in (all_of_them, chosen)
+    ]
+    return count[0] - count[1]
+
+
+def _merged(passages: Sequence[Passage]) -> list[Passage]:
+    """The same places without overlap; the passages are in order."""
+    merged: list[Passage] = []
+    for start, stop in passages:
+        if merged and start <= merged[-1].stop:
+            merged[-1] = Passage(merged[-1].start, max(stop, merged[-1].stop))
+        else:
+            merged.append(Passage(start, stop))
+    return merged

@@ -1,0 +1,228 @@
+"""Training models of long documents (recipes with a table [longdoc]): another task for `fit`.
+
+A document is read whole and has one score, which is all that the losses of `tamis.train.losses` know. MaxP is
+trained on passages one by one instead: each has its document's label, the first of a document is always kept
+and the others with a small probability, and the passages that are kept of a group's documents are compared in
+rounds, at random (Zhang et al. 2021). What comes of it is an ordinary checkpoint for `maxp(mono(model=...))`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import xxhash
+from torch import Tensor, nn
+
+from tamis.errors import InputError
+from tamis.infer.longdoc_backend import LongBackend
+from tamis.infer.tokens import texts_of
+from tamis.models.checkpoint import save_checkpoint
+from tamis.models.config import EncoderConfig
+from tamis.models.long_checkpoint import LongCheckpoint, begin, load_long, save_long
+from tamis.models.long_plan import LongDoc, is_long
+from tamis.models.longdoc import read
+from tamis.models.parade import CumulativeGain, gain_loss
+from tamis.models.passages import Encoded, LongModel, OfScores, OfVectors
+from tamis.models.templates import Inputs
+from tamis.train.dev import DevRun, open_dev
+from tamis.train.fit import Part, Progress, Result, fit, total_steps
+from tamis.train.longdoc_data import LongBatch, Reading, join, read_gains
+from tamis.train.longdoc_recipe import LongRecipe
+from tamis.train.loop import Names, split_groups
+from tamis.train.processes import own_device
+from tamis.train.ranking_loss import ranking_loss
+from tamis.train.recipe import Dev, Limits, Loss, Model, in_steps
+from tamis.train.sources import Examples, open_examples
+from tamis.train.start import load_start
+from tamis.train.state import has_state
+from tamis.train.watch import Watch
+
+
+def train_by_recipe(
+    recipe: LongRecipe,
+    out: str | Path,
+    *,
+    device: str = "auto",
+    resume: bool = False,
+    watch: Watch | None = None,
+) -> Result:
+    """Read a recipe's data, train its model and leave it in `out`: see `fit`."""
+    watch = watch or Watch()
+    if has_state(Path(out)) and not resume:  # before hours of reading
+        raise InputError(f"{out} has a training run in it", remedy="add --resume, or give another folder")
+    start = open_start(recipe.model, recipe.longdoc, recipe.run.seed)
+    with watch.reading("the data", "queries") as advance:
+        examples = open_examples(recipe.with_long_texts(), start.tokenizer, advance)
+    for data, report in zip(recipe.data, examples.reports, strict=True):
+        if str(report) != "nothing was left out":
+            watch.left_out(f"{data.name}: {report}")
+    steps = total_steps(in_steps(recipe, examples.stream.epoch).optimiser)
+    with watch.training("Training", steps, recipe.dev.measure if recipe.dev else "") as progress:
+        return train_long(recipe, examples, out, start=start, device=device, resume=resume, progress=progress)
+
+
+def train_long(
+    recipe: LongRecipe,
+    examples: Examples,
+    out: str | Path,
+    *,
+    start: LongCheckpoint | None = None,
+    dev: DevRun | None = None,
+    device: str = "auto",
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> Result:
+    """Train a model of long documents on examples and leave it in `out`: see `fit`. `start` and `dev` are
+    what the recipe says they are (`open_start`, `open_long_dev`) where they are not given."""
+    start = start or open_start(recipe.model, recipe.longdoc, recipe.run.seed)
+    if dev is None and recipe.dev is not None:
+        dev = open_long_dev(recipe.dev, start)
+    plan = replace(recipe, optimiser=in_steps(recipe, examples.stream.epoch).optimiser)
+    task = LongTask(plan, start, examples, dev, own_device(device))
+    every = None if dev is None else recipe.dev.every if recipe.dev else recipe.run.checkpoint_every
+    return fit(task, plan.optimiser, plan.run, out, evaluate_every=every, resume=resume, progress=progress)
+
+
+def open_start(model: Model, plan: LongDoc, seed: int) -> LongCheckpoint:
+    """The model that training starts from: the recipe's encoder below a head of the recipe's kind, or a model
+    of that kind."""
+    if plan.static and is_long(model.start):
+        return load_long(model.start, plan)
+    return begin(load_start(model, seed), plan, seed)
+
+
+def open_long_dev(dev: Dev, start: LongCheckpoint) -> DevRun:
+    """A recipe's dev run, its documents as the model reads them."""
+    model, tokenizer = start.model, start.tokenizer
+    # a dev run comes with inputs for mono, of which these are as short as can be
+    some = model.config or EncoderConfig("bert", tokenizer.vocabulary, 1, 1, 1, 1)
+    found = open_dev(dev, tokenizer, some, Limits(query=1, total=8), pairs=False)
+    queries = tokenizer.encode([ranking.query.text for ranking in found.rankings])
+    inputs = [
+        read(
+            queries.take([number]),
+            np.zeros(len(ranking), np.int64),
+            texts_of(ranking, tokenizer, limit=model.plan.tokens),
+            tokenizer.special,
+            model.plan,
+            model.config,
+        ).inputs
+        for number, ranking in enumerate(found.rankings)
+    ]
+    return replace(found, inputs=Inputs.join(inputs), ends=np.cumsum([0, *map(len, inputs)]))
+
+
+class LongRanker(nn.Module):
+    """A model and its loss. What the loss does not reach, or what shall stay as it is, is not trained."""
+
+    def __init__(self, model: LongModel, loss: Loss) -> None:
+        super().__init__()
+        self.model, self.loss = model, loss
+        # histograms have no gradient: CEDR's second step leaves BERT as it is
+        self.frozen = model.plan.frozen or model.plan.kind == "cedr-drmm"
+        if isinstance(model, Encoded):
+            model.encoder.requires_grad_(not self.frozen)
+            model.encoder.head.requires_grad_(isinstance(model, OfScores))
+
+    def train(self, mode: bool = True) -> LongRanker:
+        super().train(mode)
+        if self.frozen and isinstance(self.model, Encoded):
+            self.model.encoder.eval()  # nothing in it learns to do without what dropout takes away
+        return self
+
+    def forward(self, batch: LongBatch) -> Tensor:
+        if batch.gains is None:
+            return ranking_loss(self.model(batch.inputs), batch, self.loss)
+        assert isinstance(self.model, OfVectors)
+        head = self.model.head
+        assert isinstance(head, CumulativeGain)
+        passages, mask = self.model.vectors(batch.inputs)
+        with torch.autocast(passages.device.type, enabled=False):
+            logits = head.logits(passages)
+            learned = gain_loss(logits, torch.from_numpy(batch.gains).to(passages.device))
+            return ranking_loss(head.score(logits, mask), batch, self.loss) + learned
+
+
+class LongTask:
+    """What `tamis.train.fit` needs to know of ranking long documents."""
+
+    def __init__(
+        self,
+        recipe: LongRecipe,
+        start: LongCheckpoint,
+        examples: Examples,
+        dev: DevRun | None = None,
+        device: str = "auto",
+    ) -> None:
+        self.recipe, self.start, self.examples, self.dev = recipe, start, examples, dev
+        model = deepcopy(start.model)
+        backend = LongBackend(replace(start, model=deepcopy(model)), device, recipe.run.precision)
+        self.device, self.precision = backend.device, backend.precision
+        self.autocast = torch.bfloat16 if self.precision == "bf16" else None
+        model.packed = backend.model.packed
+        for module in model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = recipe.optimiser.dropout
+        self.module = LongRanker(model, recipe.loss).to(self.device)
+        plan, in_rounds = recipe.longdoc, recipe.loss.name not in ("pointwise", "logit_mse_ce")
+        gains = None if recipe.gains is None else read_gains(recipe.gains, plan.gains)
+        self.reading = Reading(plan, start.tokenizer.special, model.config, in_rounds, gains)
+
+    @property
+    def identity(self) -> str:
+        """The recipe, the data and the start."""
+        seen = f"{self.recipe} {self.start.fingerprint} {self.examples.fingerprint}"
+        return str(xxhash.xxh3_128_hexdigest(seen.encode()))
+
+    def parts(self, step: int, rank: int, world: int) -> Sequence[Part]:
+        """This process's share of the step's groups, cut where the device cannot take them at once."""
+        found: list[Part] = []
+        per_step = self.recipe.optimiser.accumulate
+        for number in range(step * per_step, (step + 1) * per_step):
+            data, groups = self.examples.stream.batch(number)
+            places = range(rank, len(groups), world)
+            if not places:
+                raise InputError(
+                    f"{len(groups)} groups for {world} processes",
+                    remedy="use a larger batch, or fewer devices",
+                )
+            own = [groups[place] for place in places]
+            made = [
+                self.reading.batch(group, data, _seed(self.recipe.run.seed, number, place))
+                for place, group in zip(places, own, strict=True)
+            ]
+            tokens = np.array([len(batch.inputs.ids) for batch in made])
+            for some in split_groups(tokens, self.recipe.run.tokens):
+                batch = join([made[i] for i in some])
+                # of the mean over all processes, which is what gradients become
+                share = len(some) * world / len(groups) / per_step
+                names = Names(data, [own[i] for i in some])
+                found.append(Part(batch, len(batch.inputs), share, names))
+        return found
+
+    def trained(self) -> LongCheckpoint:
+        """The weights as they are now, apart from those that go on learning."""
+        return replace(self.start, model=deepcopy(self.module.model).eval())
+
+    def save(self, folder: Path) -> None:
+        model, start = self.module.model, self.start.start
+        if model.plan.kind == "maxp":  # nothing but an encoder and its head
+            assert start is not None and isinstance(model, Encoded)
+            save_checkpoint(replace(start, tensors=model.encoder.tensors()), folder)
+        else:
+            save_long(replace(self.start, model=model), folder)
+
+    def evaluate(self) -> float:
+        """By the backend that will rank with the model."""
+        assert self.dev is not None
+        return self.dev.score(LongBackend(self.trained(), str(self.device), self.precision))
+
+
+def _seed(*numbers: int) -> int:
+    """One number of several."""
+    return int(xxhash.xxh3_64_intdigest(" ".join(map(str, numbers)).encode()))

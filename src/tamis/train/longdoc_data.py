@@ -1,0 +1,161 @@
+"""What a model of long documents learns from: groups of documents as batches, and the gains of passages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tamis.columns import Array
+from tamis.errors import InputError
+from tamis.files import read_text
+from tamis.formats.json_lines import parse_object, to_id
+from tamis.formats.lines import located
+from tamis.models.config import EncoderConfig
+from tamis.models.long_plan import LongDoc
+from tamis.models.longdoc import Layout, Read, read
+from tamis.models.templates import Inputs, Special
+from tamis.train.batch import RankingBatch
+from tamis.train.sets import Group, TrainingSet, ends_of
+
+Gains = Mapping[tuple[str, str], Array]  # by query and document: the gain after each passage
+
+_FIRST = 0  # the number of the passage that is always kept
+
+
+@dataclass(frozen=True, slots=True)
+class LongBatch(RankingBatch):
+    """A batch whose inputs are documents, or for MaxP passages. `gains` are those that are known of each
+    document's passages, -1 where one is not."""
+
+    gains: Array | None = None  # int64[documents, passages]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How groups become batches."""
+
+    plan: LongDoc
+    special: Special
+    config: EncoderConfig | None
+    in_rounds: bool  # of MaxP: whether the loss compares documents
+    gains: Gains | None = None
+
+    def batch(self, group: Group, data: TrainingSet, seed: int) -> LongBatch:
+        """One group's; `seed` decides which of their passages are read."""
+        made = read(
+            data.queries.take([group.query]),
+            np.zeros(len(group.documents), np.int64),
+            data.documents.take(group.documents),
+            self.special,
+            self.plan,
+            self.config,
+            seed=seed,
+        )
+        if self.plan.kind == "maxp":
+            return self._passages(group, made, np.random.default_rng(seed))
+        ends = np.array([0, len(group.documents)])
+        weights = np.array([group.weight], np.float32)
+        gains = None if self.gains is None else self._known(group, data, made)
+        return LongBatch(made.inputs, ends, _labels(group), _teacher(group), weights, gains)
+
+    def _passages(self, group: Group, made: Read, rng: np.random.Generator) -> LongBatch:
+        """Every passage that is kept, with its document's label. In each round every document shows one; who
+        kept fewer than others shows some again."""
+        kept = (made.numbers == _FIRST) | (rng.random(len(made.numbers)) < self.plan.keep)
+        own = [rng.permutation(np.flatnonzero(kept[start:stop]) + start) for start, stop in _pairs(made.ends)]
+        if self.in_rounds:
+            count = max(map(len, own))
+            shown = np.stack([np.resize(each, count) for each in own], axis=1)  # [rounds, documents]
+            documents = np.tile(np.arange(len(own)), (count, 1))
+        else:
+            shown = np.concatenate(own)[:, None]
+            documents = np.repeat(np.arange(len(own)), [len(each) for each in own])[:, None]
+        passages = Layout.of(made.inputs, self.special).passages.take(shown.ravel())
+        rounds, size = shown.shape
+        teacher = _teacher(group)
+        return LongBatch(
+            passages,
+            np.arange(rounds + 1) * size,
+            _labels(group)[documents.ravel()],
+            None if teacher is None else teacher[documents.ravel()],
+            np.full(rounds, group.weight, np.float32),
+        )
+
+    def _known(self, group: Group, data: TrainingSet, made: Read) -> Array:
+        assert self.gains is not None
+        found = np.full((len(group.documents), int(np.diff(made.ends).max())), -1, np.int64)
+        for row, (start, stop) in enumerate(_pairs(made.ends)):
+            key = data.query_ids[group.query], data.document_ids[int(group.documents[row])]
+            gains, numbers = self.gains.get(key, np.zeros(0, np.int64)), made.numbers[start:stop]
+            here = numbers < len(gains)
+            found[row, : len(numbers)][here] = gains[numbers[here]]
+        return found
+
+
+def join(batches: Sequence[LongBatch]) -> LongBatch:
+    """Several groups' batches as one in which each group counts alike, however many rounds it has.
+
+    >>> one = Inputs(np.zeros(2, np.int32), np.zeros(2, np.uint8), np.arange(3))
+    >>> two = LongBatch(one, np.array([0, 1, 2]), np.array([1, 0]), None, np.ones(2, np.float32))
+    >>> join([two, LongBatch(one, np.array([0, 2]), np.array([1, 0]), None, np.ones(1, np.float32))]).weights
+    array([0.75, 0.75, 1.5 ], dtype=float32)
+    """
+    rounds = np.array([len(each.weights) for each in batches])
+    # a loss is a mean over all rounds; this makes it a mean over groups
+    even = np.repeat(rounds.sum() / (len(batches) * rounds), rounds).astype(np.float32)
+    taught = [each.teacher for each in batches if each.teacher is not None]
+    return LongBatch(
+        Inputs.join([each.inputs for each in batches]),
+        ends_of(np.concatenate([np.diff(each.ends) for each in batches])),
+        np.concatenate([each.labels for each in batches]),
+        np.concatenate(taught) if len(taught) == len(batches) else None,
+        np.concatenate([each.weights for each in batches]) * even,
+        _gains([each.gains for each in batches if each.gains is not None]),
+    )
+
+
+def _gains(parts: Sequence[Array]) -> Array | None:
+    if not parts:
+        return None
+    width = max(part.shape[1] for part in parts)
+    return np.concatenate(
+        [np.pad(part, ((0, 0), (0, width - part.shape[1])), constant_values=-1) for part in parts]
+    )
+
+
+def read_gains(path: str | Path, grades: int) -> Gains:
+    """Cumulative gains from JSON lines: what is known after each window of a document, a grade from 0 on.
+
+    >>> file = getfixture("tmp_path") / "gains.jsonl"
+    >>> _ = file.write_text('{"query": "q1", "document": "d7", "gains": [0, 1, 1, 3]}')
+    >>> read_gains(file, grades=4)["q1", "d7"].tolist()
+    [0, 1, 1, 3]
+    """
+    found: dict[tuple[str, str], Array] = {}
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            record = parse_object(line)
+            gains = record.get("gains")
+            if not isinstance(gains, list) or not all(type(g) is int and 0 <= g < grades for g in gains):
+                raise InputError("no gains", remedy=f"give a list of whole numbers from 0 to {grades - 1}")
+            found[to_id(record.get("query")), to_id(record.get("document"))] = np.array(gains, np.int64)
+        except InputError as error:
+            raise located(error, path, number) from None
+    return found
+
+
+def _labels(group: Group) -> Array:
+    return group.labels.astype(np.float32)
+
+
+def _teacher(group: Group) -> Array | None:
+    return None if group.teacher is None else group.teacher.astype(np.float32)
+
+
+def _pairs(ends: Array) -> list[tuple[int, int]]:
+    return list(zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True))

@@ -1,0 +1,170 @@
+"""Long documents and topic fields from the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tamis import Birch, Document, Index, MaxP, Mono, Run
+from tamis.cli import main
+from tamis.formats import read_queries
+
+WORDS = ["river", "castle", "song", "war", "music", "bridge", "film", "singer", "city", "battle", "king"]
+TOPICS = """<top>
+<num> Number: 1
+<title> castle song
+<desc> Description:
+Which kings were singers in a castle?
+<narr> Narrative:
+Kings with a song are relevant. Films about them are not relevant.
+</top>
+<top>
+<num> Number: 2
+<title> river bridge
+<desc> Description:
+What is the oldest bridge of the city?
+<narr> Narrative:
+Any bridge over a river counts.
+</top>
+"""
+
+
+@dataclass
+class Said:
+    """What a command returned, printed, and complained of."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def tamis(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    def run(*arguments: str | Path) -> Said:
+        capsys.readouterr()
+        status = main(list(map(str, arguments)))
+        return Said(status, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def made(tiny_checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("longdoc")
+    tiny_checkpoint(folder / "m", layers=1, positions=64, labels=2)
+    generator = np.random.default_rng(0)
+    documents = []
+    for number in range(30):
+        drawn = generator.choice(WORDS, generator.integers(1, 400))
+        text = " ".join(word + ("." if place % 8 == 7 else "") for place, word in enumerate(drawn))
+        documents.append(Document(f"d{number:02}", text, title=f"About the {drawn[0]}"))
+    Index.build(documents, folder / "idx")
+    (folder / "topics.trec").write_text(TOPICS)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def here(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(made)
+
+
+def test_run_ranks_as_python_does(tamis: Callable[..., Said], tmp_path: Path) -> None:
+    said = tamis(
+        "run", "idx", "topics.trec", "-p", "bm25 % 20 >> maxp(mono(model=m))", "-o", tmp_path / "maxp.run"
+    )
+    assert (said.status, said.err) == (0, "")
+    index = Index.open("idx")
+    queries = read_queries("topics.trec")
+    expected = (index.bm25() % 20 >> MaxP(Mono("m"))).run(queries)
+    found = Run.read(tmp_path / "maxp.run", queries=queries)
+    assert {qid: list(ranking.ids) for qid, ranking in found.items()} == {
+        qid: list(ranking.ids) for qid, ranking in expected.items()
+    }
+    manifest = json.loads((tmp_path / "maxp.run.json").read_text())
+    (model,) = manifest["models"]
+    assert model["stage"] == "maxp(mono(model=m))"
+    assert model["inferences"] > 40
+    assert "maxp(mono(model=m)) (ONNX Runtime, int8" in said.out
+
+
+def test_every_family_reranks_a_run(tamis: Callable[..., Said], tmp_path: Path) -> None:
+    base, out = tmp_path / "bm25.run", tmp_path / "out.run"
+    assert tamis("run", "idx", "topics.trec", "-p", "bm25 % 10", "-o", base).status == 0
+    for name in ("firstp", "maxp", "sump", "avgp", "kmaxp", "birch"):
+        said = tamis(
+            "rerank", base, "--corpus", "idx", "--queries", "topics.trec",
+            "-p", f"{name}(mono(model=m))", "-o", out, "--json",
+        )  # fmt: skip
+        assert (said.status, said.err, said.json["results"]) == (0, "", 20)
+        assert said.json["pipeline"] == f"given >> {name}(mono(model=m))"
+
+
+def test_the_cache_serves_every_family(tamis: Callable[..., Said], tmp_path: Path) -> None:
+    cache, counts = tmp_path / "scores.db", []
+    for name in ("maxp", "sump", "maxp"):
+        said = tamis(
+            "run", "idx", "topics.trec", "-p", f"bm25 % 5 >> {name}(mono(model=m))",
+            "-o", tmp_path / "a.run", "--cache", cache, "--json",
+        )  # fmt: skip
+        (model,) = said.json["models"]
+        counts.append((model["inferences"] > 0, model["cached"] > 0))
+    assert counts == [(True, False), (False, True), (False, True)]
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("desc", "Which kings were singers in a castle?"),
+        ("desc-keywords", "kings singers castle"),
+        ("narr-keywords", "Kings song relevant Films relevant"),
+        ("narr-noneg", "Kings with a song are relevant."),
+        ("title+desc", "castle song Which kings were singers in a castle?"),
+    ],
+)
+def test_fields_of_topics(tamis: Callable[..., Said], tmp_path: Path, field: str, text: str) -> None:
+    said = tamis("run", "idx", "topics.trec", "--field", field, "-o", tmp_path / "a.run", "-k", "5", "--json")
+    assert (said.status, said.json["field"]) == (0, field)
+    assert read_queries("topics.trec", field=field)[0].text == text  # type: ignore[arg-type]
+    expected = (Index.open("idx").bm25() % 5)(text)
+    assert list(Run.read(tmp_path / "a.run")["1"].ids) == list(expected.ids)
+
+
+def test_search_with_birch(tamis: Callable[..., Said]) -> None:
+    pipeline = "bm25 % 10 >> birch(mono(model=m), n=2, alpha=0.4)"
+    said = tamis("search", "idx", "castle", "song", "-p", pipeline, "-k", "3", "--explain", "--json")
+    expected = (Index.open("idx").bm25() % 10 >> Birch(Mono("m"), n=2, alpha=0.4) % 3)("castle song")
+    assert [each["id"] for each in said.json["results"]] == list(expected.ids)
+    assert len(expected.evidence) == 3
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "message"),
+    [
+        ("bm25 >> maxp", "maxp takes a stage: write maxp(stage)"),
+        ("bm25 >> maxp(bm25)", "maxp of bm25: give a pointwise stage, as in maxp(mono)"),
+        ("bm25 >> birch(mono(model=m), n=9)", "birch with 9 sentences: use an n from 1 to 4"),
+    ],
+)
+def test_errors_are_one_line(tamis: Callable[..., Said], pipeline: str, message: str) -> None:
+    said = tamis("search", "idx", "castle", "-p", pipeline)
+    assert said.status == 2
+    assert message in " ".join(said.err.split())
+    assert said.err.count("\n") <= 2
+
+
+def test_a_dry_run_says_how_many_inferences_there_can_be(tamis: Callable[..., Said], tmp_path: Path) -> None:
+    said = tamis(
+        "run", "idx", "topics.trec", "-p", "bm25 % 5 >> maxp(mono(model=m), passages=4)",
+        "-o", tmp_path / "a.run", "--dry-run", "--json",
+    )  # fmt: skip
+    assert said.json["inferences"]["most"] == 20

@@ -1,0 +1,511 @@
+"""Training models of long documents: what they learn from, that they learn, and how they go on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch: pip install 'tamis[torch]'")
+
+from tamis import Document, Mono  # noqa: E402
+from tamis.cli import main  # noqa: E402
+from tamis.errors import InputError  # noqa: E402
+from tamis.formats import read_queries  # noqa: E402
+from tamis.infer.longdoc_backend import LongBackend  # noqa: E402
+from tamis.models.long_checkpoint import load_long  # noqa: E402
+from tamis.models.long_plan import PLAN, LongDoc  # noqa: E402
+from tamis.models.static import static_model  # noqa: E402
+from tamis.models.templates import Tokenised  # noqa: E402
+from tamis.models.weights import stored_tensors  # noqa: E402
+from tamis.rank.given import Documents  # noqa: E402
+from tamis.rank.longdoc import Parade  # noqa: E402
+from tamis.ranking import Ranking  # noqa: E402
+from tamis.ranking import Run as Rankings  # noqa: E402
+from tamis.train.fit import parameter_groups  # noqa: E402
+from tamis.train.longdoc import (  # noqa: E402
+    LongTask,
+    open_long_dev,
+    open_start,
+    train_by_recipe,
+    train_long,
+)
+from tamis.train.longdoc_data import Reading, read_gains  # noqa: E402
+from tamis.train.longdoc_recipe import LongRecipe, is_long_recipe, read_long_recipe  # noqa: E402
+from tamis.train.recipe import Data, Loss, Model, Optimiser, Run, bundled, read_recipe  # noqa: E402
+from tamis.train.recipe import Examples as Drawn  # noqa: E402
+from tamis.train.sets import Candidates, Group, Judged, TrainingSet  # noqa: E402
+from tamis.train.sources import Examples  # noqa: E402
+from tamis.train.state import read_log  # noqa: E402
+
+QUERIES, PER_QUERY, STEPS = 5, 6, 30
+COMMON = ("the", "of", "and", "to", "in", "for", "with", "on", "as", "by", "at", "from")
+SMALL = {"window": 8, "stride": 6, "passages": 4, "sequence": 16, "query": 4, "tokens": 40}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    where = tmp_path_factory.mktemp("tiny") / "model"
+    return tiny_checkpoint(where, layers=2, hidden=16, heads=2, positions=32)
+
+
+def data() -> TrainingSet:
+    """The query's token is in its relevant document, behind the first passage."""
+    rng = np.random.default_rng(5)
+    documents = []
+    for query in range(QUERIES):
+        for number in range(PER_QUERY):
+            text = rng.integers(60, 300, 30).tolist()
+            if number == 0:
+                text[12:18] = [10 + query] * 6
+            documents.append(text)
+    count = QUERIES * PER_QUERY
+    return TrainingSet(
+        Tokenised.of([[10 + query] for query in range(QUERIES)]),
+        Tokenised.of(documents),
+        [f"q{query}" for query in range(QUERIES)],
+        [f"d{number}" for number in range(count)],
+        Judged(
+            np.arange(QUERIES + 1),
+            np.arange(0, count, PER_QUERY, dtype=np.int32),
+            np.ones(QUERIES, np.int32),
+        ),
+        Candidates(
+            np.arange(QUERIES + 1) * PER_QUERY,
+            np.arange(count, dtype=np.int32),
+            -np.arange(count, dtype=np.float32),
+        ),
+    )
+
+
+def recipe(
+    folder: Path, kind: Any = "parade-max", plan: Mapping[str, Any] | None = None, **changes: Any
+) -> Any:
+    least = LongRecipe(
+        Model(str(folder)),
+        (Data(set="unused"),),
+        Optimiser(learning_rate=3e-3, head_learning_rate=1e-2, steps=STEPS, warm_up=0, dropout=0.0),
+        Run(batch=4, checkpoint_every=1000, log_every=3),
+        Drawn(group=2),
+        Loss("hinge"),
+        longdoc=LongDoc(kind, **{**SMALL, **(plan or {})}),
+    )
+    return replace(least, **changes)
+
+
+def trained(plan: LongRecipe, out: Path, **options: Any) -> Any:
+    return train_long(plan, Examples.of(data(), plan), out, device="cpu", **options)
+
+
+def task(plan: LongRecipe) -> LongTask:
+    start = open_start(plan.model, plan.longdoc, plan.run.seed)
+    return LongTask(plan, start, Examples.of(data(), plan), device="cpu")
+
+
+def weights(folder: Path) -> dict[str, np.ndarray]:
+    names = ("model.safetensors", "tamis.safetensors")
+    return {
+        f"{file} {name}": stored.read()
+        for file in names
+        if (folder / file).exists()
+        for name, stored in stored_tensors(folder / file).items()
+    }
+
+
+def same(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> bool:
+    return one.keys() == other.keys() and all(one[name].tobytes() == other[name].tobytes() for name in one)
+
+
+# -- learning
+
+KINDS = [
+    "maxp",
+    "birch",
+    "vanilla",
+    "cedr-knrm",
+    "cedr-pacrr",
+    "cedr-drmm",
+    "parade-max",
+    "parade-attn",
+    "parade-cnn",
+    "parade-transformer",
+    "pcgm",
+    "knrm",
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_family_learns(kind: Any, folder: Path, tmp_path: Path) -> None:
+    plan = recipe(folder, kind, {"keep": 0.5} if kind == "maxp" else {})
+    if kind == "cedr-drmm":  # its hidden layer has five units only: with seed 0 all of them begin at 0
+        plan = replace(plan, run=replace(plan.run, seed=1))
+    trained(plan, tmp_path)
+    losses = [line["loss"] for line in read_log(tmp_path)]
+    assert np.mean(losses[-3:]) < 0.8 * np.mean(losses[:2]), losses
+    assert (tmp_path / "last" / PLAN).exists() == (kind != "maxp")
+
+
+@pytest.mark.parametrize("loss", ["pointwise", "hinge", "softmax"])
+def test_cross_entropy_and_hinge(loss: Any, folder: Path, tmp_path: Path) -> None:
+    plan = recipe(folder, loss=Loss(loss), examples=Drawn(group=3))
+    trained(plan, tmp_path)
+    losses = [line["loss"] for line in read_log(tmp_path)]
+    assert losses[-1] < losses[0]
+
+
+def test_maxp_comes_out_as_an_ordinary_checkpoint(folder: Path, tmp_path: Path) -> None:
+    trained(recipe(folder, "maxp"), tmp_path)
+    assert Mono(str(tmp_path / "last"), device="cpu", precision="fp32").rank("soup", ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "frozen"), [("cedr-drmm", False), ("cedr-knrm", True), ("cedr-knrm", False)]
+)
+def test_a_frozen_encoder_stays_as_it_is(kind: Any, frozen: bool, folder: Path, tmp_path: Path) -> None:
+    plan = recipe(folder, kind, {"frozen": frozen})
+    assert task(plan).module.train().model.encoder.training == (not frozen and kind != "cedr-drmm")
+    trained(plan, tmp_path)
+    before, after = weights(folder), weights(tmp_path / "last")
+    body = [name for name in before if "pooler" not in name and "classifier" not in name]
+    stayed = all(before[name].tobytes() == after[name].tobytes() for name in body)
+    assert stayed == (frozen or kind == "cedr-drmm")
+
+
+def test_two_learning_rates(folder: Path) -> None:
+    plan = recipe(folder, "parade-transformer")
+    module = task(plan).module
+    found: dict[float, int] = {}
+    for group in parameter_groups(module, plan.optimiser):
+        scale = round(group["scale"], 6)
+        found[scale] = found.get(scale, 0) + sum(p.numel() for p in group["params"])
+
+    def size(part: Any) -> int:
+        return sum(p.numel() for p in part.parameters())
+
+    model = module.model
+    body = size(model.encoder) - size(model.encoder.head)  # whose head is not used
+    assert found == {round(1e-2 / 3e-3, 6): size(model.head), 1.0: body}
+
+
+def test_split_batches_have_the_gradient_of_whole_ones(folder: Path) -> None:
+    for kind, changes in (("parade-sum", {}), ("maxp", {"keep": 0.6})):
+        gradients = []
+        for most in (None, 40):
+            plan = recipe(folder, kind, changes, run=Run(batch=4, tokens=most))
+            made = task(plan)
+            parts = made.parts(0, 0, 1)
+            assert (len(parts) > 1) == (most is not None)
+            for part in parts:
+                (made.module(part.batch) * part.share).backward()
+            gradients.append([p.grad for p in made.module.parameters() if p.grad is not None])
+        assert all(torch.allclose(one, two, atol=1e-5) for one, two in zip(*gradients, strict=True)), kind
+
+
+def test_processes_share_a_batch_without_overlap(folder: Path) -> None:
+    made = task(recipe(folder))
+    (whole,) = made.parts(3, 0, 1)
+    halves = [made.parts(3, rank, 2)[0] for rank in (0, 1)]
+    assert sum(half.pairs for half in halves) == whole.pairs
+    assert [half.share for half in halves] == [1.0, 1.0]
+    with pytest.raises(InputError, match="4 groups for 9 processes"):
+        made.parts(0, 8, 9)
+
+
+class _Killed(Exception):
+    pass
+
+
+def killed_at(step: int) -> Callable[[Mapping[str, Any]], None]:
+    def tell(line: Mapping[str, Any]) -> None:
+        if line["step"] >= step:
+            raise _Killed
+
+    return tell
+
+
+@pytest.mark.parametrize("kind", ["parade-transformer", "cedr-knrm", "maxp"])
+def test_after_a_kill_it_goes_on_as_if_nothing_had_happened(kind: Any, folder: Path, tmp_path: Path) -> None:
+    adam, run = Optimiser(learning_rate=1e-3, steps=8), Run(batch=4, checkpoint_every=3, log_every=2)
+    plan = recipe(folder, kind, {"keep": 0.5}, optimiser=adam, run=run)
+    trained(plan, tmp_path / "whole")
+    with pytest.raises(_Killed):
+        trained(plan, tmp_path / "killed", progress=killed_at(6))
+    trained(plan, tmp_path / "killed", resume=True)
+    assert same(weights(tmp_path / "whole" / "last"), weights(tmp_path / "killed" / "last"))
+    logs = [read_log(tmp_path / name) for name in ("whole", "killed")]
+    one, two = ([(line["step"], line["loss"]) for line in log] for log in logs)
+    assert one == two
+
+
+def test_a_run_goes_with_its_plan(folder: Path, tmp_path: Path) -> None:
+    plan = recipe(folder, optimiser=Optimiser(steps=2))
+    trained(plan, tmp_path)
+    other = replace(plan, longdoc=replace(plan.longdoc, tokens=30))
+    with pytest.raises(InputError, match="is of another recipe"):
+        trained(other, tmp_path, resume=True)
+
+
+# -- what is read: MaxP's passages, and gains
+
+
+def kept(folder: Path, keep: float, in_rounds: bool = True, seeds: int = 200) -> list[Any]:
+    plan = recipe(folder, "maxp", {"keep": keep}).longdoc
+    start = open_start(Model(str(folder)), plan, 0)
+    reading = Reading(plan, start.tokenizer.special, start.model.config, in_rounds)
+    group = Group(0, np.array([0, 1]), np.array([1.0, 0.0]))
+    return [reading.batch(group, data(), seed) for seed in range(seeds)]
+
+
+def test_the_first_passage_is_always_kept_and_others_now_and_then(folder: Path) -> None:
+    first = data().documents.ids[:8].tolist()
+    counts = []
+    for batch in kept(folder, 0.1, in_rounds=False):
+        ids = batch.inputs.ids.tolist()
+        assert any(ids[place : place + 8] == first for place in range(len(ids)))
+        counts.append(len(batch.inputs))
+    # two documents of 30 tokens have five windows of 8 every 6, of which four are read: 2 + 6 x 0.1
+    assert np.mean(counts) == pytest.approx(2.6, abs=0.15)
+    assert {len(batch.inputs) for batch in kept(folder, 0.0, seeds=5)} == {2}
+
+
+def test_passages_have_their_documents_label(folder: Path) -> None:
+    texts = data().documents.take([0, 1])
+    relevant = set(texts.ids[:30].tolist())
+    for batch in kept(folder, 0.7, in_rounds=False, seeds=20):
+        for number, label in enumerate(batch.labels):
+            start, stop = batch.inputs.ends[number : number + 2]
+            passage = batch.inputs.ids[start + 3 : stop - 1].tolist()  # behind [CLS] q [SEP]
+            assert (set(passage) <= relevant) == bool(label)
+
+
+def test_rounds_pair_a_passage_of_each_document(folder: Path) -> None:
+    sizes = set()
+    for batch in kept(folder, 0.5, seeds=30):
+        rounds = len(batch.ends) - 1
+        sizes.add(rounds)
+        assert batch.labels.tolist() == [1.0, 0.0] * rounds
+        assert batch.ends.tolist() == list(range(0, 2 * rounds + 1, 2))
+    assert len(sizes) > 1
+
+
+def test_gains_where_they_are_given(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "gains.jsonl"
+    file.write_text(json.dumps({"query": "q0", "document": "d0", "gains": [0, 1, 3]}) + "\n\n")
+    plan = recipe(folder, "pcgm", {"passages": 5}, gains=str(file))
+    group = Group(0, np.array([0, 1]), np.array([1.0, 0.0]))
+    whole = task(plan).reading.batch(group, data(), 0)
+    assert whole.gains.tolist() == [[0, 1, 3, -1, -1], [-1] * 5]
+    # where windows are left out, those that are read keep their gains
+    fewer = task(recipe(folder, "pcgm", {"passages": 2}, gains=str(file))).reading.batch(group, data(), 0)
+    assert fewer.gains.tolist() == [[0, -1], [-1, -1]]
+    trained(plan, tmp_path / "out")
+    losses = [line["loss"] for line in read_log(tmp_path / "out")]
+    assert losses[-1] < losses[0]
+    for line, problem in (
+        (
+            '{"query": "q0", "document": "d0", "gains": [9]}',
+            r"line 1: no gains: give a list of whole numbers",
+        ),
+        ('{"document": "d0", "gains": [1]}', r"line 1: null is not an id"),
+        ("gains", r"line 1: not JSON"),
+    ):
+        file.write_text(line)
+        with pytest.raises(InputError, match=problem):
+            read_gains(file, 4)
+    with pytest.raises(InputError, match="a parade-max model learns no gains"):
+        recipe(folder, gains="gains.jsonl")
+
+
+# -- recipes and files
+
+
+def written(folder: Path, tmp_path: Path, kind: str, rest: str = "", start: Path | None = None) -> Path:
+    """A collection in files, and a recipe on it."""
+    rng = np.random.default_rng(0)
+    names = ["soup", "bread", "river", "stone"]
+    lines, qrels, run = [], [], []
+    for number, name in enumerate(names):
+        for place in range(4):
+            text = rng.choice(COMMON, 40).tolist()
+            if place == 3:
+                text[20:30] = [name] * 10
+                qrels.append(f"q{number} 0 {name}{place} 1\n")
+            lines.append(json.dumps({"_id": f"{name}{place}", "text": " ".join(text)}) + "\n")
+            run.append(f"q{number} Q0 {name}{place} {place + 1} {9 - place} bm25\n")
+    queries = [json.dumps({"_id": f"q{n}", "text": name}) + "\n" for n, name in enumerate(names)]
+    for file, content in (("corpus", lines), ("queries", queries), ("qrels", qrels), ("run", run)):
+        (tmp_path / f"{file}.{'jsonl' if file in ('corpus', 'queries') else 'txt'}").write_text(
+            "".join(content)
+        )
+    files = f"""
+        queries = "{tmp_path}/queries.jsonl"
+        qrels = "{tmp_path}/qrels.txt"
+        corpus = ["{tmp_path}/corpus.jsonl"]
+        run = "{tmp_path}/run.txt"
+    """
+    text = f"""
+        base = "{"cedr" if kind.startswith(("cedr", "knrm")) else "parade"}"
+        [model]
+        start = "{start or folder}"
+        [longdoc]
+        kind = "{kind}"
+        window = 12
+        stride = 10
+        sequence = 24
+        query = 6
+        {rest}
+        [[data]]
+        {files}
+        [dev]
+        {files}
+        every = 10
+        [optimiser]
+        learning_rate = 1e-3
+        head_learning_rate = 1e-2
+        warm_up = 0
+        steps = 30
+        [run]
+        batch = 4
+    """
+    path = tmp_path / f"{kind}.toml"
+    path.write_text(text.replace("\\", "/"))
+    return path
+
+
+def test_from_a_recipe_to_a_ranking(folder: Path, tmp_path: Path) -> None:
+    plan = read_long_recipe(written(folder, tmp_path, "parade-max"))
+    result = train_by_recipe(plan, tmp_path / "out", device="cpu")
+    assert result.model == tmp_path / "out" / "best" and result.best is not None
+    measured = [line["dev"] for line in read_log(tmp_path / "out") if "dev" in line]
+    assert len(measured) == 4 and result.best == max(measured) > measured[0]  # before, and every 10 steps
+    # the best model, in a pipeline, ranks as the log says
+    queries = read_queries(tmp_path / "queries.jsonl")
+    dev = open_long_dev(plan.dev, load_long(result.model))
+    assert dev.score(LongBackend(load_long(result.model), "cpu")) == pytest.approx(result.best)
+    ranker = Parade(str(result.model), device="cpu")
+    texts = [json.loads(line) for line in (tmp_path / "corpus.jsonl").read_text().splitlines()]
+    held = Documents([Document(each["_id"], each["text"]) for each in texts], only=[t["_id"] for t in texts])
+    found = Rankings.read(tmp_path / "run.txt", queries=queries, texts=held)
+    by_stage = [ranker(Ranking(r.query, r.ids, r.scores, texts=held)) for r in found.values()]
+    backend = LongBackend(load_long(result.model), "cpu")
+    expected = np.split(backend.margins(dev.inputs), dev.ends[1:-1])
+    for ranking, scores in zip(by_stage, expected, strict=True):
+        assert ranking.scores == pytest.approx(sorted(scores, reverse=True), abs=1e-4)
+    with pytest.raises(InputError, match="has a training run in it"):
+        train_by_recipe(plan, tmp_path / "out", device="cpu")
+
+
+def test_tamis_train_knows_such_a_recipe_and_mono_such_a_model(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe, out = written(folder, tmp_path, "parade-max"), tmp_path / "out"
+    assert main(["train", str(recipe), "--out", str(out), "--device", "cpu"]) == 0
+    assert capsys.readouterr().out.startswith(f"{out / 'best'}: 30 steps")
+    with pytest.raises(InputError, match=r"is a model of long documents \(parade-max\): use parade"):
+        Mono(str(out / "best")).rank("soup", ["bread"])
+
+
+def test_vanilla_first_then_the_interaction_model(folder: Path, tmp_path: Path) -> None:
+    first = train_by_recipe(
+        read_long_recipe(written(folder, tmp_path, "vanilla")), tmp_path / "v", device="cpu"
+    )
+    path = written(folder, tmp_path, "cedr-knrm", start=first.model)
+    second = train_by_recipe(read_long_recipe(path), tmp_path / "c", device="cpu")
+    assert load_long(second.model).plan.kind == "cedr-knrm"
+    start = open_start(read_long_recipe(path).model, read_long_recipe(path).longdoc, 0)
+    assert torch.equal(
+        start.model.encoder.embeddings.word, load_long(first.model).model.encoder.embeddings.word
+    )
+
+
+def test_static_vectors_from_a_file_are_a_start(folder: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    words = ["soup", "bread", "river", "stone", *COMMON]
+    lines = [f"{word} {' '.join(f'{x:.3f}' for x in rng.normal(size=6))}\n" for word in words]
+    (tmp_path / "vectors.txt").write_text("".join(lines))
+    static_model(tmp_path / "vectors.txt", LongDoc("knrm"), tmp_path / "start")
+    path = written(folder, tmp_path, "knrm", start=tmp_path / "start")
+    result = train_by_recipe(read_long_recipe(path), tmp_path / "out", device="cpu")
+    assert result.best == 1.0  # who counts exact matches finds the only document that has one
+
+
+def test_long_texts_are_read_whatever_text_limit_says(folder: Path) -> None:
+    plan = recipe(folder, plan={"tokens": 999})
+    assert [each.text_limit for each in plan.with_long_texts().data] == [999]
+
+
+def test_the_bundled_recipes_have_the_papers_figures(tmp_path: Path) -> None:
+    assert {"maxp", "parade", "cedr", "cedr-vanilla"} <= set(bundled())
+    rest = """
+        [[data]]
+        set = "data"
+        [dev]
+        queries = "q"
+        qrels = "r"
+        corpus = ["c"]
+        run = "b"
+    """
+
+    def read(base: str) -> LongRecipe:
+        path = tmp_path / f"{base}.toml"
+        start = '[model]\nstart = "e"' if base == "parade" else ""
+        path.write_text(f'base = "{base}"\n{start}\n{rest}')
+        assert is_long_recipe(path)
+        return read_long_recipe(path)
+
+    maxp = read("maxp")
+    assert (maxp.optimiser.steps, maxp.run.batch, maxp.dev.every) == (36 * 256, 16, 4 * 256)
+    assert (maxp.optimiser.learning_rate, maxp.optimiser.head_learning_rate) == (1e-5, 1e-3)
+    assert (maxp.longdoc.keep, maxp.longdoc.passages, maxp.dev.measure) == (0.1, 30, "nDCG@20")
+    parade = read("parade")
+    assert (parade.longdoc.window, parade.longdoc.stride, parade.longdoc.passages) == (225, 200, 16)
+    assert parade.optimiser.steps * parade.run.batch == 36 * 4096
+    assert (parade.optimiser.learning_rate, parade.loss) == (3e-6, Loss("hinge"))
+    vanilla, cedr = read("cedr-vanilla"), read("cedr")
+    assert (vanilla.longdoc.kind, cedr.longdoc.kind) == ("vanilla", "cedr-knrm")
+    assert (cedr.optimiser.learning_rate, cedr.optimiser.head_learning_rate, cedr.run.batch) == (
+        2e-5,
+        1e-3,
+        16,
+    )
+    with pytest.raises(InputError, match="has no field 'longdoc'"):
+        read_recipe(tmp_path / "cedr.toml")
+    with pytest.raises(InputError, match="duo examples have two documents an input"):
+        replace(cedr, examples=Drawn("duo"), loss=Loss("duo"))
+
+
+def test_a_teacher_may_be_learned_from(folder: Path, tmp_path: Path) -> None:
+    """PARADE distilled: a teacher's scores of documents are those of any run."""
+    known = data()
+    scores = np.zeros(len(known.candidates.documents), np.float32)
+    scores[::PER_QUERY] = 4.0
+    taught = replace(known, scores=scores)
+    plan = recipe(folder, loss=Loss("margin_mse"), examples=Drawn(group=4))
+    train_long(plan, Examples.of(taught, plan), tmp_path, device="cpu")
+    losses = [line["loss"] for line in read_log(tmp_path)]
+    assert losses[-1] < 0.7 * losses[0]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+@pytest.mark.parametrize("kind", ["parade-transformer", "cedr-knrm", "pcgm"])
+def test_on_a_card_in_bf16_they_learn_as_on_a_processor(kind: Any, folder: Path, tmp_path: Path) -> None:
+    plan = recipe(folder, kind)
+    examples = Examples.of(data(), plan)
+    for device in ("cuda", "cpu"):
+        train_long(plan, examples, tmp_path / device, device=device)
+    card, processor = ([line["loss"] for line in read_log(tmp_path / n)] for n in ("cuda", "cpu"))
+    assert card[0] == pytest.approx(processor[0], rel=0.1, abs=0.05)
+    assert np.mean(card[-3:]) < 0.8 * np.mean(card[:2])
