@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from itertools import islice
@@ -103,17 +105,22 @@ def _texts() -> list[str]:
 
 @cache
 def _word_pieces() -> str:
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+    """Made by hand, because the library's trainer numbers its words differently each time: letters, alone and
+    inside words, then whole words, the frequent first, then their ends."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
+    words = Counter(re.findall(r"\w+", " ".join(_texts()).lower()))
+    letters = sorted("abcdefghijklmnopqrstuvwxyz0123456789.,:;!?'()-")
+    frequent = sorted(words, key=lambda word: (-words[word], word))
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    pieces = [*special, *letters, *(f"##{letter}" for letter in letters)]
+    pieces += [piece for word in frequent for piece in (word, f"##{word[-3:]}")]
+    vocabulary = {piece: number for number, piece in enumerate(list(dict.fromkeys(pieces))[:VOCABULARY])}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.add_special_tokens(special)
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=VOCABULARY, special_tokens=special, limit_alphabet=60, show_progress=False
-    )
-    tokenizer.train_from_iterator(_texts(), trainer)
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     return tokenizer.to_str()
 

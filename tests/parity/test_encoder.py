@@ -164,7 +164,7 @@ def test_what_is_saved_gives_equal_scores_in_sentence_transformers(family, label
             torch.tensor(inputs.ends).int(),
             int(inputs.lengths.max()),
         )
-    assert np.ptp(expected, axis=0).min() > 100 * TOLERANCE  # the texts differ by more than an error would
+    assert np.ptp(expected, axis=0).min() > 0.05
     assert np.abs(ours.numpy().squeeze() - expected).max() < TOLERANCE
 
 

@@ -194,9 +194,21 @@ class Reader:
         most = None if self.cutting.first is None else self.cutting.first * size + 1
         fitting: list[Passage] = []
         for place in places:
-            starts = token_places(document.text[place.start : place.stop], self.tokenizer, most).starts
-            fitting += cut_at_tokens(place, (starts + place.start).tolist(), size)
+            fitting += self._pieces(document.text, place, size, most)
         return fitting
+
+    def _pieces(self, text: str, place: Passage, size: int, most: int | None) -> list[Passage]:
+        starts = token_places(text[place.start : place.stop], self.tokenizer, most).starts
+        pieces = cut_at_tokens(place, (starts + place.start).tolist(), size)
+        if len(pieces) < 2:
+            return pieces
+        # a piece that begins inside a word has other tokens than it had there, and perhaps more
+        read = len(pieces) if most is None else most // size
+        lengths = self.tokenizer.encode([text[start:stop] for start, stop in pieces[:read]]).lengths
+        found: list[Passage] = []
+        for piece, length in zip(pieces, [*lengths.tolist(), *[0] * len(pieces[read:])], strict=True):
+            found += [piece] if length <= size else self._pieces(text, piece, size, None)
+        return found
 
     def _of_tokens(self, document: Document, tokens: Tokenised) -> Read:
         """Windows cut from the document's tokens, which may be those kept beside the index."""
