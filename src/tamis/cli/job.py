@@ -20,14 +20,15 @@ from tamis.ranking import Run
 from tamis.stage import Stage
 
 
-def job_arguments(parser: ArgumentParser) -> None:
+def run_arguments(parser: ArgumentParser, what: str = "the TREC run") -> None:
+    """Those of every verb that writes a run."""
     parser.add_argument(
         "-o",
         "--output",
         metavar="RUN",
         type=Path,
         required=True,
-        help="the TREC run; RUN.json beside it says how it was made",
+        help=f"{what}; RUN.json beside it says how it was made",
     )
     parser.add_argument(
         "--field",
@@ -36,6 +37,10 @@ def job_arguments(parser: ArgumentParser) -> None:
         help="the part of a TREC topic that is the query (title)",
     )
     parser.add_argument("--tag", default="tamis", help="the run's name, in its last column (tamis)")
+
+
+def job_arguments(parser: ArgumentParser) -> None:
+    run_arguments(parser)
     parser.add_argument(
         "--resume",
         action="store_true",

@@ -6,10 +6,10 @@ import json as json_lines
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
 
 from tamis.cli.arguments import ArgumentParser, at_least_one, json_argument, runtime_arguments
 from tamis.cli.console import counted, print_json, printable, progress, stdout, warn
+from tamis.cli.job import run_arguments
 from tamis.errors import InputError
 from tamis.evaluate.folds import Fold, make_folds, read_folds, write_folds
 from tamis.evaluate.grid import check_holes, parse_grid, pipelines_of, settings
@@ -60,21 +60,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "-k", type=at_least_one, default=1000, metavar="N", help="how many results a query (1000)"
     )
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="RUN",
-        type=Path,
-        required=True,
-        help="the TREC run of the test folds; RUN.json beside it says how it was made",
-    )
-    parser.add_argument(
-        "--field",
-        choices=get_args(TopicField),
-        default="title",
-        help="the part of a TREC topic that is the query (title)",
-    )
-    parser.add_argument("--tag", default="tamis", help="the run's name, in its last column (tamis)")
+    run_arguments(parser, "the TREC run of the test folds")
     runtime_arguments(parser)
     json_argument(parser)
 

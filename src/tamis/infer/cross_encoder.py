@@ -22,7 +22,7 @@ from tamis.infer.runtime import Device, Precision
 from tamis.models.checkpoint import Checkpoint, load_checkpoint
 from tamis.models.long_plan import is_long, read_plan
 from tamis.models.templates import Form, Inputs, Truncation, ablated
-from tamis.models.tokenizer import Tokenizer
+from tamis.models.tokenizer import Tokenizer, open_tokenizer
 
 BUNDLED = Path(__file__).parents[1] / "models_data"
 
@@ -85,8 +85,7 @@ class CrossEncoder:
     def tokenizer(self) -> Tokenizer:
         with self._lock:
             if self._tokenizer is None:
-                self._tokenizer = Tokenizer(self.checkpoint.folder)
-                _check_vocabulary(self._tokenizer, self.checkpoint)
+                self._tokenizer = open_tokenizer(self.checkpoint)
             return self._tokenizer
 
     @property
@@ -173,12 +172,3 @@ def _load(model: str, revision: str | None) -> Checkpoint:
             remedy="use parade(model=FOLDER) or cedr(model=FOLDER)",
         )
     return load_checkpoint(model, revision)
-
-
-def _check_vocabulary(tokenizer: Tokenizer, checkpoint: Checkpoint) -> None:
-    if tokenizer.vocabulary > checkpoint.config.vocabulary:
-        raise InputError(
-            f"the tokenizer in {checkpoint.folder} has {tokenizer.vocabulary:,} tokens, the model "
-            f"{checkpoint.config.vocabulary:,}",
-            remedy="use the tokenizer.json that the model was trained with",
-        )

@@ -26,6 +26,8 @@ from tamis.models.templates import COUNTED, Special, Tokenised
 if TYPE_CHECKING:
     import tokenizers
 
+    from tamis.models.checkpoint import Checkpoint
+
 _READ_FIRST = 8 * COUNTED  # characters of a long text: in English more than enough tokens to count
 _SPOILED = 128  # tokens at the end of what was read that a word cut in two can make different
 _NAMES = {"cls": ("[CLS]", "<s>"), "sep": ("[SEP]", "</s>"), "pad": ("[PAD]", "<pad>")}
@@ -83,6 +85,17 @@ class Tokenizer:
             whole = [_without_surrogates(text) for text in texts]
             encodings = self._library.encode_batch_fast(whole, add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
+
+
+def open_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
+    """A model's tokenizer, which knows no token that the model does not."""
+    tokenizer, rows = Tokenizer(checkpoint.folder), checkpoint.config.vocabulary
+    if tokenizer.vocabulary > rows:
+        raise InputError(
+            f"the tokenizer in {checkpoint.folder} has {tokenizer.vocabulary:,} tokens, the model {rows:,}",
+            remedy="use the tokenizer.json that the model was trained with",
+        )
+    return tokenizer
 
 
 def _any_long(texts: Sequence[str]) -> bool:

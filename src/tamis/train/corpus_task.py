@@ -17,7 +17,6 @@ from tamis.formats import read_corpus
 from tamis.infer.engine import batches
 from tamis.infer.torch_backend import TorchBackend
 from tamis.models.checkpoint import Checkpoint
-from tamis.models.tokenizer import Tokenizer
 from tamis.retrieve.index import Index
 from tamis.train.fit import Part
 from tamis.train.objective import Objective, freeze_unreached
@@ -72,18 +71,6 @@ class CorpusTask:
 
     def evaluate(self) -> float:
         raise InputError("a corpus has no dev measure", remedy="evaluate what is trained from it")
-
-
-def open_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
-    """A model's tokenizer, which knows no token that the model does not."""
-    tokenizer = Tokenizer(checkpoint.folder)
-    if tokenizer.vocabulary > checkpoint.config.vocabulary:
-        raise InputError(
-            f"the tokenizer in {checkpoint.folder} has {tokenizer.vocabulary:,} tokens, the model "
-            f"{checkpoint.config.vocabulary:,}",
-            remedy="use the tokenizer.json that the model was trained with",
-        )
-    return tokenizer
 
 
 def open_corpus(corpus: Sequence[str], progress: Callable[[int], object]) -> Iterator[Document]:

@@ -19,9 +19,9 @@ from tamis.errors import InputError
 from tamis.models.checkpoint import TOKENIZER, Checkpoint, load_checkpoint, save_checkpoint
 from tamis.models.config import read_raw_config
 from tamis.models.encoder import Encoder
-from tamis.models.tokenizer import Tokenizer
+from tamis.models.tokenizer import Tokenizer, open_tokenizer
 from tamis.train.batch import RankingBatch
-from tamis.train.corpus_task import CorpusTask, open_tokenizer
+from tamis.train.corpus_task import CorpusTask
 from tamis.train.dev import DevRun, open_dev
 from tamis.train.distill import CorpusDistillation, Distiller, Projections, Weights, student_from
 from tamis.train.distill_recipe import LM, DistillRecipe, Ranker, Terms

@@ -33,7 +33,7 @@ from tamis.train.dev import DevRun, open_dev
 from tamis.train.fit import Part, Progress, Result, fit, total_steps
 from tamis.train.longdoc_data import LongBatch, Reading, join, read_gains
 from tamis.train.longdoc_recipe import LongRecipe
-from tamis.train.loop import Names, split_groups
+from tamis.train.loop import Names, own_places, split_groups
 from tamis.train.processes import own_device
 from tamis.train.ranking_loss import ranking_loss
 from tamis.train.recipe import Dev, Limits, Loss, Model, in_steps
@@ -185,12 +185,7 @@ class LongTask:
         per_step = self.recipe.optimiser.accumulate
         for number in range(step * per_step, (step + 1) * per_step):
             data, groups = self.examples.stream.batch(number)
-            places = range(rank, len(groups), world)
-            if not places:
-                raise InputError(
-                    f"{len(groups)} groups for {world} processes",
-                    remedy="use a larger batch, or fewer devices",
-                )
+            places = own_places(len(groups), rank, world)
             own = [groups[place] for place in places]
             made = [
                 self.reading.batch(group, data, _seed(self.recipe.run.seed, number, place))

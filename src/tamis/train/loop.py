@@ -22,7 +22,7 @@ from tamis.infer.torch_backend import TorchBackend
 from tamis.models.checkpoint import Checkpoint, save_checkpoint
 from tamis.models.encoder import Encoder
 from tamis.models.templates import Inputs
-from tamis.models.tokenizer import Tokenizer
+from tamis.models.tokenizer import open_tokenizer
 from tamis.train.batch import RankingBatch, ranking_batch
 from tamis.train.dev import DevRun, open_dev
 from tamis.train.fit import Part, Progress, Result, fit, learning_rate
@@ -59,7 +59,7 @@ def train(
     start = start or load_start(recipe.model, recipe.run.seed)
     if dev is None and recipe.dev is not None:
         pairs = in_pairs(recipe)
-        dev = open_dev(recipe.dev, Tokenizer(start.folder), start.config, recipe.limits, pairs=pairs)
+        dev = open_dev(recipe.dev, open_tokenizer(start), start.config, recipe.limits, pairs=pairs)
     recipe = in_steps(recipe, examples.stream.epoch)
     task = RankingTask(recipe, start, examples, dev, own_device(device))
     every = None if dev is None else recipe.dev.every if recipe.dev else recipe.run.checkpoint_every
@@ -113,7 +113,7 @@ class RankingTask:
         device: str = "auto",
     ) -> None:
         self.recipe, self.start, self.examples, self.dev = recipe, start, examples, dev
-        self.special = _tokenizer(start).special
+        self.special = open_tokenizer(start).special
         self.pairs = in_pairs(recipe)
         backend = TorchBackend(start, device, recipe.run.precision)
         self.device, self.precision = backend.device, backend.precision
@@ -134,12 +134,7 @@ class RankingTask:
         per_step = self.recipe.optimiser.accumulate
         for number in range(step * per_step, (step + 1) * per_step):
             data, groups = self.examples.stream.batch(number)
-            own = groups[rank::world]
-            if not own:
-                raise InputError(
-                    f"{len(groups)} groups for {world} processes",
-                    remedy="use a larger batch, or fewer devices",
-                )
+            own = [groups[place] for place in own_places(len(groups), rank, world)]
             batch = self.batch(data, own)
             for some in split_groups(np.diff(batch.inputs.ends[batch.ends]), self.recipe.run.tokens):
                 here = batch if len(some) == len(own) else self.batch(data, [own[i] for i in some])
@@ -166,15 +161,17 @@ class RankingTask:
         return self.dev.score(TorchBackend(self.trained(), str(self.device), self.precision))
 
 
-def _tokenizer(start: Checkpoint) -> Tokenizer:
-    tokenizer = Tokenizer(start.folder)
-    if tokenizer.vocabulary > start.config.vocabulary:
-        raise InputError(
-            f"the tokenizer in {start.folder} has {tokenizer.vocabulary:,} tokens, the model "
-            f"{start.config.vocabulary:,}",
-            remedy="use the tokenizer.json that the model was trained with",
-        )
-    return tokenizer
+def own_places(groups: int, rank: int, world: int) -> range:
+    """Which groups of a batch process `rank` of `world` has.
+
+    >>> list(own_places(5, rank=1, world=2))
+    [1, 3]
+    """
+    places = range(rank, groups, world)
+    if not places:
+        remedy = "use a larger batch, or fewer devices"
+        raise InputError(f"{groups} groups for {world} processes", remedy=remedy)
+    return places
 
 
 def split_groups(tokens: Array, most: int | None) -> list[list[int]]:

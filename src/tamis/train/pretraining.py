@@ -10,8 +10,8 @@ from typing import Any
 from tamis.errors import InputError
 from tamis.models.checkpoint import Checkpoint, save_checkpoint, with_third_segment
 from tamis.models.encoder import Encoder
-from tamis.models.tokenizer import Tokenizer
-from tamis.train.corpus_task import CorpusTask, open_corpus, open_tokenizer
+from tamis.models.tokenizer import Tokenizer, open_tokenizer
+from tamis.train.corpus_task import CorpusTask, open_corpus
 from tamis.train.fit import Result, fit, total_steps
 from tamis.train.masked import Sentences, read_sentences, read_vocabulary
 from tamis.train.objective import Objective, Together
