@@ -31,6 +31,7 @@ from tamis.train.recipe import Data, Dev, Limits, Loss, Model, Optimiser, Recipe
 from tamis.train.recipe import Examples as Drawn  # noqa: E402
 from tamis.train.sets import Candidates, Group, Judged, TrainingSet  # noqa: E402
 from tamis.train.sources import Examples  # noqa: E402
+from tamis.train.start import load_start  # noqa: E402
 from tamis.train.state import LOG, STATE, read_log  # noqa: E402
 
 QUERIES, DOCUMENTS, STEPS = 6, 30, 12
@@ -184,26 +185,30 @@ def test_the_parts_of_a_step_are_one_step(tmp_path: Path) -> None:
     assert one.module.weight.item() == pytest.approx(two.module.weight.item(), rel=1e-6)
 
 
-def task_of(plan: Recipe, folder: Path) -> RankingTask:
-    return RankingTask(plan, load_checkpoint(folder), Examples.of(data(), plan), device="cpu")
+def task_of(plan: Recipe) -> RankingTask:
+    return RankingTask(plan, load_start(plan.model, 0), Examples.of(data(), plan), device="cpu")
 
 
-def test_split_batches_have_the_gradient_of_whole_ones(folder: Path) -> None:
+@pytest.mark.parametrize("kind", ["grouped", "duo_lists"])
+def test_split_batches_have_the_gradient_of_whole_ones(kind: Any, folder: Path) -> None:
+    drawn, optimiser = Drawn(kind, group=3), Optimiser(steps=1, dropout=0.0)
+
     def gradient(world: int = 1, **run: Any) -> tuple[int, torch.Tensor]:
-        plan = recipe(folder, run=Run(batch=4, **run), optimiser=Optimiser(steps=1, dropout=0.0))
-        task = task_of(plan, folder)
+        model = Model(str(folder), third_segment=kind == "duo_lists")
+        plan = recipe(folder, model=model, examples=drawn, run=Run(batch=4, **run), optimiser=optimiser)
+        task = task_of(plan)
         parts = [part for rank in range(world) for part in task.parts(0, rank, world)]
         for part in parts:
             (task.module(part.batch) * part.share / world).backward()
         return len(parts), torch.cat([p.grad.flatten() for p in task.module.parameters()])
 
-    (_, whole), (parts, split), (_, shared) = gradient(), gradient(tokens=100), gradient(world=2)
+    (_, whole), (parts, split), (_, shared) = gradient(), gradient(tokens=60), gradient(world=2)
     assert parts > 1
     assert torch.allclose(whole, split, atol=1e-6) and torch.allclose(whole, shared, atol=1e-6)
     accumulated = recipe(folder, optimiser=Optimiser(accumulate=3, steps=1))
-    parts_of_a_step = task_of(accumulated, folder).parts(1, 0, 1)
+    parts_of_a_step = task_of(accumulated).parts(1, 0, 1)
     assert [part.share for part in parts_of_a_step] == pytest.approx([1 / 3] * 3)
-    fourth = task_of(recipe(folder), folder).parts(3, 0, 1)[0]  # a step of three batches, 3, 4 and 5
+    fourth = task_of(recipe(folder)).parts(3, 0, 1)[0]  # a step of three batches, 3, 4 and 5
     assert np.array_equal(parts_of_a_step[0].batch.inputs.ids, fourth.batch.inputs.ids)
 
 
@@ -244,6 +249,21 @@ def test_duo_trains_from_a_mono(kind: Any, folder: Path, tmp_path: Path) -> None
     )
     after = trained(plan, tmp_path, data(taught=kind == "teacher_pairs"))
     assert after["bert.embeddings.token_type_embeddings.weight"].shape == (3, 16)
+    losses = [line["loss"] for line in read_log(tmp_path)]
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("loss", ["softmax", "margin_mse", "kl"])
+def test_duo_learns_from_all_pairs_of_a_list(loss: Any, folder: Path, tmp_path: Path) -> None:
+    plan = recipe(
+        folder,
+        model=Model(str(folder), third_segment=True),
+        examples=Drawn("duo_lists", group=3),
+        loss=Loss(loss, labels=0.1),
+        optimiser=Optimiser(learning_rate=3e-3, steps=40, dropout=0.0),
+        run=Run(batch=8),
+    )
+    trained(plan, tmp_path, data(taught=True))
     losses = [line["loss"] for line in read_log(tmp_path)]
     assert losses[-1] < losses[0]
 
@@ -313,7 +333,7 @@ def dev_run(folder: Path) -> DevRun:
         for q in range(QUERIES)
     ]
     groups = [Group(q, set_.candidates_of(q), np.zeros(DOCUMENTS // 2, np.float32)) for q in range(QUERIES)]
-    batch = task_of(recipe(folder), folder).batch(set_, groups)
+    batch = task_of(recipe(folder)).batch(set_, groups)
     qrels = {f"q{q}": {f"d{q + QUERIES}": 1} for q in range(QUERIES)}
     return DevRun(rankings, batch.inputs, batch.ends, None, qrels, "nDCG@10")
 
@@ -450,7 +470,7 @@ def test_a_full_disk_leaves_the_state_before_whole(
 
 
 def test_a_batch_that_processes_cannot_share(folder: Path) -> None:
-    task = task_of(recipe(folder, run=Run(batch=2)), folder)
+    task = task_of(recipe(folder, run=Run(batch=2)))
     with pytest.raises(InputError, match="2 groups for 4 processes: use a larger batch"):
         task.parts(0, 3, 4)
 

@@ -22,6 +22,7 @@ ENDS = torch.tensor([0, 3, 5])
 LABELS = torch.tensor([1.0, 0.0, 0.0, 0.0, 1.0])
 TEACHER = torch.tensor([2.0, -1.0, 0.5, 1.0, 0.0], dtype=torch.float64)
 PAIRS = torch.tensor([[0, 1], [0, 2], [4, 3]])
+BOTH = torch.tensor([[0, 1], [1, 0]])
 
 # Each loss as a function of five scores (of logit_mse_ce: of five margins).
 ALL: dict[str, Loss] = {
@@ -34,6 +35,9 @@ ALL: dict[str, Loss] = {
     "mse": lambda s: losses.mse(s, TEACHER),
     "logit_mse_ce": lambda s: losses.logit_mse_ce(s, TEACHER, LABELS, alpha=0.3),
     "kl": lambda s: losses.kl(s, TEACHER, ENDS, temperature=0.5),
+    "kl of all pairs of a list": lambda s: losses.kl(
+        losses.list_scores(s[:2], BOTH, 2), TEACHER[:2], torch.tensor([0, 2])
+    ),
 }
 every_loss = pytest.mark.parametrize("loss", ALL.values(), ids=ALL.keys())
 
@@ -195,6 +199,20 @@ def test_the_temperature_is_the_teachers() -> None:
         lambda s: losses.kl(s, teacher, torch.tensor([0, 2]), temperature=0.5), [0.0, 0.0]
     )
     assert gradient == close([0.5 - 0.9, 0.5 - 0.1])
+
+
+def test_scores_of_a_list_are_mean_margins_in_both_orders() -> None:
+    """Three texts a, b, c: a beats b by 2 in one order and by 4 in the other, loses to c by 1 and by 3."""
+    pairs = torch.tensor([[0, 1], [0, 2], [1, 0], [1, 2], [2, 0], [2, 1]])
+    scores = losses.list_scores(torch.tensor([2.0, -1.0, -4.0, 0.0, 3.0, 0.0]), pairs, 3)
+    assert scores.tolist() == [(2 + 4 - 1 - 3) / 4, (-4 - 2) / 4, (3 + 1) / 4]
+
+
+def test_scores_of_a_list_have_the_differences_of_what_the_margins_are_differences_of() -> None:
+    worth = torch.tensor([1.5, -2.0, 0.25, 4.0])
+    pairs = torch.tensor([[i, j] for i in range(4) for j in range(4) if i != j])
+    scores = losses.list_scores(worth[pairs[:, 0]] - worth[pairs[:, 1]], pairs, 4)
+    assert torch.allclose(scores - scores[0], (worth - worth[0]) * 4 / 3)
 
 
 def test_weights_of_groups() -> None:

@@ -171,7 +171,11 @@ def test_every_field_of_dev_has_a_type_that_is_checked(field: str, written: Any)
         ("run", "seed = -1", "seed of [run] is -1"),
         ("run", "batch = 0", "batch of [run] is 0"),
         ("run", "precision = 'int8'", "it must be one of auto, fp32, bf16"),
-        ("examples", "kind = 'triples'", "it must be one of balanced, grouped, duo, teacher_pairs"),
+        (
+            "examples",
+            "kind = 'triples'",
+            "it must be one of balanced, grouped, duo, teacher_pairs, duo_lists",
+        ),
         ("examples", "group = 1", "[examples] has groups of 1 with 1 relevant"),
         ("examples", "random = 1.5", "it must be a number from 0 to 1"),
         ("examples", "first = 5\nlast = 4", "[examples] draws from ranks 5 to 4"),

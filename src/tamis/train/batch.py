@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from tamis.errors import InputError
 from tamis.models import templates
 from tamis.models.config import EncoderConfig
 from tamis.models.templates import Inputs, Special
+from tamis.rank.aggregate import opponents
 from tamis.train.recipe import Limits
 from tamis.train.sets import Group, TrainingSet, ends_of
 
@@ -23,7 +24,8 @@ class RankingBatch:
     """Inputs, and for each what is known of it. The inputs of group g are those from ends[g] to ends[g + 1].
 
     For duo an input is an ordered pair: its label says whether the first text is better, its teacher's score
-    is the first text's less the second's.
+    is the first text's less the second's. Where a group is a list, all pairs of whose texts are inputs,
+    `pairs` says which two texts each has; ends, labels and teacher are then of texts.
     """
 
     inputs: Inputs
@@ -31,6 +33,15 @@ class RankingBatch:
     labels: Array  # float32[inputs]
     teacher: Array | None  # float32[inputs]
     weights: Array  # float32[groups]
+    pairs: Array | None = field(default=None, kw_only=True)  # int64[inputs, 2]
+
+    @property
+    def input_ends(self) -> Array:
+        """Where the inputs of each group end."""
+        if self.pairs is None:
+            return self.ends
+        sizes = np.diff(self.ends)
+        return ends_of(sizes * (sizes - 1))
 
 
 def ranking_batch(
@@ -41,8 +52,10 @@ def ranking_batch(
     limits: Limits,
     *,
     pairs: bool,
+    lists: bool = False,
 ) -> RankingBatch:
-    """The batch of these groups. With `pairs` every two documents of a group are an input for duo."""
+    """The batch of these groups. With `pairs` every two documents of a group are an input for duo: the first
+    and the second, the third and the fourth, or of `lists` each with each other."""
     if not groups:
         raise InputError("a batch without examples", remedy="check the data of the recipe")
     # all groups at once: what numpy costs for each call is more than what a group's tokens cost
@@ -51,21 +64,10 @@ def ranking_batch(
     queries = examples.queries.take([group.query for group in groups])
     query_limit = limits.query or QUERY_LIMIT["duo" if pairs else "mono"]
     total = min(limits.total, config.max_length)
-    if pairs:
-        sizes //= 2
-    own = np.repeat(np.arange(len(groups)), sizes)  # the query of each input
-    if pairs:
-        inputs, _ = templates.duo(
-            queries,
-            texts,
-            np.arange(len(texts)).reshape(-1, 2),
-            special,
-            own=own,
-            query_limit=query_limit,
-            total_limit=total,
-            segment_types=config.segments,
-        )
-    else:
+    paired = all_pairs(sizes) if lists else np.arange(len(texts)).reshape(-1, 2) if pairs else None
+    counts = sizes * (sizes - 1) if lists else sizes // 2 if pairs else sizes
+    own = np.repeat(np.arange(len(groups)), counts)  # the query of each input
+    if paired is None:
         inputs, _ = templates.mono(
             queries,
             texts,
@@ -75,15 +77,38 @@ def ranking_batch(
             total_limit=total,
             segment_types=config.segments,
         )
+    else:
+        inputs, _ = templates.duo(
+            queries,
+            texts,
+            paired,
+            special,
+            own=own,
+            query_limit=query_limit,
+            total_limit=total,
+            segment_types=config.segments,
+        )
     labels = np.concatenate([group.labels for group in groups]).astype(np.float32)
     taught = [group.teacher for group in groups if group.teacher is not None]
     teacher = np.concatenate(taught).astype(np.float32) if len(taught) == len(groups) else None
-    if pairs:
+    if pairs and not lists:
         first, second = labels[0::2], labels[1::2]
         labels = np.where(first == second, 0.5, first > second).astype(np.float32)
         teacher = None if teacher is None else teacher[0::2] - teacher[1::2]
     weights = np.array([group.weight for group in groups], np.float32)
-    return RankingBatch(inputs, ends_of(sizes), labels, teacher, weights)
+    if lists:
+        return RankingBatch(inputs, ends_of(sizes), labels, teacher, weights, pairs=paired)
+    return RankingBatch(inputs, ends_of(counts), labels, teacher, weights)
+
+
+def all_pairs(sizes: Array) -> Array:
+    """Every ordered pair of the texts of a group, for groups of these sizes laid end to end.
+
+    >>> all_pairs(np.array([2, 3])).tolist()
+    [[0, 1], [1, 0], [2, 3], [2, 4], [3, 2], [3, 4], [4, 2], [4, 3]]
+    """
+    starts = np.cumsum(sizes) - sizes
+    return np.concatenate([opponents(int(n), "sum") + at for n, at in zip(sizes, starts, strict=True)])
 
 
 def couples(labels: Array, ends: Array) -> tuple[Array, Array]:

@@ -136,6 +136,8 @@ class Ranker:
                 remedy="give terms or a loss with a teacher (kl, or alpha below 1), or leave it out",
             )
         check_kind(self.loss.name, self.examples.kind)
+        if self.examples.kind == "duo_lists":  # a teacher that reads along scores pairs, and not texts
+            raise InputError("[ranker] has examples of kind duo_lists", remedy="use duo or teacher_pairs")
         self.recipe()
 
     def recipe(self) -> Recipe:

@@ -114,7 +114,7 @@ class RankingTask:
     ) -> None:
         self.recipe, self.start, self.examples, self.dev = recipe, start, examples, dev
         self.special = open_tokenizer(start).special
-        self.pairs = in_pairs(recipe)
+        self.pairs, self.lists = in_pairs(recipe), recipe.examples.kind == "duo_lists"
         backend = TorchBackend(start, device, recipe.run.precision)
         self.device, self.precision = backend.device, backend.precision
         self.autocast = torch.bfloat16 if self.precision == "bf16" else None
@@ -136,7 +136,7 @@ class RankingTask:
             data, groups = self.examples.stream.batch(number)
             own = [groups[place] for place in own_places(len(groups), rank, world)]
             batch = self.batch(data, own)
-            for some in split_groups(np.diff(batch.inputs.ends[batch.ends]), self.recipe.run.tokens):
+            for some in split_groups(np.diff(batch.inputs.ends[batch.input_ends]), self.recipe.run.tokens):
                 here = batch if len(some) == len(own) else self.batch(data, [own[i] for i in some])
                 # of the mean over all processes, which is what gradients become
                 share = len(some) * world / len(groups) / per_step
@@ -146,7 +146,7 @@ class RankingTask:
 
     def batch(self, data: TrainingSet, groups: Sequence[Group]) -> RankingBatch:
         config, limits = self.start.config, self.recipe.limits
-        return ranking_batch(groups, data, self.special, config, limits, pairs=self.pairs)
+        return ranking_batch(groups, data, self.special, config, limits, pairs=self.pairs, lists=self.lists)
 
     def trained(self) -> Checkpoint:
         """The weights as they are now."""

@@ -164,6 +164,26 @@ def margin_mse(
 # ------------------------------------------------------------------------------------------------------------
 
 
+def list_scores(margins: Tensor, pairs: Tensor, texts: int) -> Tensor:
+    """What a pairwise model thinks of each text of a list, for the losses over lists: the mean of its margins
+    against the others, in both orders,
+
+        s_i = sum over j of (m_ij - m_ji) / (2 (n - 1))
+
+    `pairs` are rows (i, j) of places, with all n (n - 1) ordered pairs of each list. If m_ij is t_i - t_j for
+    some t, then differences of s are those of t times n / (n - 1).
+
+    >>> pairs = torch.tensor([[0, 1], [1, 0]])
+    >>> list_scores(torch.tensor([3.0, -1.0]), pairs, 2).tolist()
+    [2.0, -2.0]
+    """
+    scores = _exact(margins)
+    zeros = torch.zeros(texts, dtype=scores.dtype, device=scores.device)
+    signed = zeros.index_add(0, pairs[:, 0], scores).index_add(0, pairs[:, 1], -scores)
+    met = zeros.index_add(0, pairs.reshape(-1), torch.ones_like(scores).repeat(2))
+    return signed / met.clamp(min=1)
+
+
 def softmax(scores: Tensor, labels: Tensor, ends: Tensor, weights: Tensor | None = None) -> Tensor:
     """Cross-entropy over each group: how much of the softmax's mass its relevant texts have,
 

@@ -36,6 +36,8 @@ def ranking_loss(margins: Tensor, batch: RankingBatch, loss: Loss) -> Tensor:
     labels, ends, weights = there(batch.labels), there(batch.ends), there(batch.weights)
     each = there(np.repeat(batch.weights, np.diff(batch.ends)))  # the weight of each input
     teacher = None if batch.teacher is None else there(batch.teacher)
+    if batch.pairs is not None:
+        margins = losses.list_scores(margins, there(batch.pairs), len(batch.labels))
     if loss.name in ("pointwise", "duo"):
         target = labels
         if teacher is not None and loss.alpha < 1:

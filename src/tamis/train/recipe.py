@@ -39,8 +39,9 @@ from tamis.train.fields import (
 BUNDLED = Path(__file__).parent / "recipes"
 
 #: balanced: as many relevant texts as others; grouped: for losses over lists; duo: ordered pairs of a
-#: relevant text and another; teacher_pairs: of two that a teacher scores differently
-Kind = Literal["balanced", "grouped", "duo", "teacher_pairs"]
+#: relevant text and another; teacher_pairs: of two that a teacher scores differently; duo_lists: grouped, all
+#: ordered pairs of a group
+Kind = Literal["balanced", "grouped", "duo", "teacher_pairs", "duo_lists"]
 LossName = Literal["pointwise", "duo", "hinge", "softmax", "margin_mse", "logit_mse_ce", "kl"]
 Curriculum = Literal["rank", "score"]
 
@@ -103,7 +104,7 @@ class Examples:
     """What is drawn from the data: see `tamis.train.examples`."""
 
     kind: Kind = "grouped"
-    group: Count = 8  # of grouped: documents of a group ...
+    group: Count = 8  # of grouped and duo_lists: documents of a group ...
     positives: Count = 1  # ... of which so many are relevant
     relevant: Count = 1  # the lowest grade that counts as relevant
     first: Count = 1  # negatives are candidates from this rank on ...
@@ -191,7 +192,9 @@ class Run:
     """How the work is done."""
 
     seed: Whole = 0
-    batch: Count = 32  # texts (balanced), ordered pairs (duo) or queries (grouped) of a batch, on all devices
+    batch: Count = (
+        32  # texts (balanced), ordered pairs (duo) or queries (grouped, duo_lists) of a batch, on all devices
+    )
     tokens: Count | None = (
         None  # that go through the model at once: a batch with more is split, no matter how
     )
@@ -308,10 +311,10 @@ KINDS: Mapping[LossName, tuple[Kind, ...]] = {
     "pointwise": ("balanced", "grouped"),
     "duo": ("duo", "teacher_pairs"),
     "hinge": ("balanced", "grouped"),
-    "softmax": ("grouped",),
-    "margin_mse": ("grouped",),
+    "softmax": ("grouped", "duo_lists"),
+    "margin_mse": ("grouped", "duo_lists"),
     "logit_mse_ce": ("balanced", "grouped", "duo", "teacher_pairs"),
-    "kl": ("grouped",),
+    "kl": ("grouped", "duo_lists"),
 }
 
 
@@ -355,7 +358,7 @@ def in_steps(recipe: Recipe, epoch: int) -> Recipe:
 
 def in_pairs(recipe: Recipe) -> bool:
     """Whether an input has two texts."""
-    return recipe.examples.kind in ("duo", "teacher_pairs")
+    return recipe.examples.kind in ("duo", "teacher_pairs", "duo_lists")
 
 
 def _tables(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
