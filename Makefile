@@ -2,7 +2,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint docs bench clean
 
 PYTHON ?=
 VENV := .venv
@@ -24,11 +24,14 @@ lint: $(VENV)/test.stamp  ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: $(VENV)/test.stamp  ## build the documentation into site/
+	$(BIN)/python tools/docs_site.py site
+
 bench: $(VENV)/bench.stamp  ## time the first stage beside other engines
 	$(BIN)/python bench/first_stage.py
 
 clean:  ## remove .venv and what tools leave behind
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
 	find src tests bench tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A candidate is tried, not only looked up: a version manager's shim can exist and fail.

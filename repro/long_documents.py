@@ -17,42 +17,60 @@ What is in OUT is not made again; `--minutes` stops before the next part once th
 from __future__ import annotations
 
 import argparse
-import json
-import shutil
-import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from long_documents_data import Prepared, Units, prepare
+from long_documents_data import BEST, DEPTH, Prepared, Units, prepare
 
 import tamis
 from tamis.columns import Array
 from tamis.infer.cross_encoder import CrossEncoder
+from tamis.infer.runtime import Device
 from tamis.models import templates
 from tamis.models.templates import Inputs, Tokenised
 from tamis.rank.passage import PASSAGES
 
+if TYPE_CHECKING:
+    from tamis.train.longdoc_recipe import LongRecipe
+    from tamis.train.sets import TrainingSet
+
 TOGETHER = 4  # queries whose inputs are made at once: some ten thousand
-BEST = 4  # sentences of a document that Birch may look at
 QUERY, TOTAL = 64, 512  # tokens, as in mono
 
-#: Steps of 16 pairs of documents. The recipes' hundreds of epochs are for collections of 50 to 250 queries.
-STEPS = {"maxp": 400, "parade-max": 250, "parade-transformer": 250, "vanilla": 150, "cedr-knrm": 150}
-RECIPES = {"maxp": "maxp", "parade-max": "parade", "parade-transformer": "parade"} | {
-    "vanilla": "cedr-vanilla",
-    "cedr-knrm": "cedr",
+RATE = 5e-5  # a small encoder and few steps want a larger one than BERT-base and many
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """A bundled recipe, for how many steps of 16 pairs of documents, and the rate of the head."""
+
+    recipe: str
+    steps: int
+    head_rate: float
+
+
+#: MaxP goes on with mono's head; a new one learns faster, unless it is layers of its own. The recipes' many
+#: epochs are for collections of 50 to 250 queries.
+TRAININGS = {
+    "maxp": Training("maxp", 400, RATE),
+    "parade-max": Training("parade", 250, 1e-3),
+    "parade-transformer": Training("parade", 250, 2e-4),
+    "vanilla": Training("cedr-vanilla", 150, 1e-3),
+    "cedr-knrm": Training("cedr", 150, 1e-3),
 }
-#: A small encoder and few steps want larger rates than BERT-base and many; a head that is new a larger one yet.
-RATE, HEAD_RATE = 5e-5, 1e-3
+_Item = TypeVar("_Item")
 MODELS = ("maxp", "parade-max", "parade-transformer", "cedr-knrm")
 
 
-def main() -> None:
-    given = _arguments().parse_args()
+def main(arguments: Sequence[str] | None = None) -> None:
+    given = _arguments().parse_args(arguments)
     if given.step == "prepare":
         prepare(
             given.data,
@@ -101,7 +119,6 @@ def _arguments() -> argparse.ArgumentParser:
     add("--only", action="append", choices=MODELS)
     add("--folds", type=int, help="the first so many alone")
     add("--steps", type=int, help="of every training, for a trial")
-    add("--scratch", type=Path, help="where models are kept while they are needed (OUT/models)")
     steps.choices["table"].add_argument("--write", type=Path, help="a file of Markdown")
     return arguments
 
@@ -140,13 +157,13 @@ def zero_shot(work: Work) -> None:
     """Score each pair once: with passages (all of them), with sentences, and with documents cut off."""
     prepared, encoder = work.prepared, _encoder(work, work.given.model)
 
-    def sentences() -> dict[str, Array]:
-        parts = [best_sentences(each) for each in scored(encoder, prepared, prepared.sentences)]
-        return {"queries": np.array(prepared.sample), "margins": np.stack(parts)}
+    def parts(units: Units, of: Callable[[list[Array]], Array]) -> dict[str, Array]:
+        found = [of(own) for own in scored(encoder, prepared, units, prepared.sample)]
+        return {"queries": np.array(prepared.sample), "margins": np.concatenate(found)}
 
-    work.part("mono-texts", lambda: _flat(prepared, truncated(encoder, prepared)))
-    work.part("mono-passages", lambda: _flat(prepared, map(_joined, scored(encoder, prepared, prepared.passages))))
-    work.part("mono-sentences", sentences)
+    work.part("mono-texts", lambda: parts(prepared.texts, np.concatenate))
+    work.part("mono-passages", lambda: parts(prepared.passages, np.concatenate))
+    work.part("mono-sentences", lambda: parts(prepared.sentences, best_sentences))
 
 
 def _encoder(work: Work, model: str) -> CrossEncoder:
@@ -159,48 +176,32 @@ def _encoder(work: Work, model: str) -> CrossEncoder:
 
 
 def scored(
-    encoder: CrossEncoder,
-    prepared: Prepared,
-    units: Units,
-    queries: Sequence[str] | None = None,
-    most: int | None = None,
+    encoder: CrossEncoder, prepared: Prepared, units: Units, queries: Sequence[str], most: int | None = None
 ) -> Iterator[list[Array]]:
     """The margins of each query's candidates, in their order: an array each, of its units' margins."""
-    asked = prepared.sample if queries is None else queries
-    for start in range(0, len(asked), TOGETHER):
-        some = asked[start : start + TOGETHER]
-        documents = [prepared.candidates(qid) for qid in some]
-        texts = [units.tokens.take(units.numbers(each, most)) for each in documents]
-        found = _margins(encoder, prepared, some, texts)
-        for each, margins in zip(documents, found, strict=True):
-            yield np.split(margins, np.cumsum(units.counts(each, most))[:-1])
+
+    def made() -> Iterator[tuple[list[Array], Inputs]]:
+        for some in batched(queries, TOGETHER):
+            documents = [prepared.candidates(qid) for qid in some]
+            texts = [units.tokens.take(units.numbers(each, most)) for each in documents]
+            inputs = [_inputs(encoder, prepared.query(q), own) for q, own in zip(some, texts, strict=True)]
+            yield [units.counts(each, most) for each in documents], Inputs.join(inputs)
+
+    for counts, inputs in ahead(made()):
+        margins = np.split(encoder.margins(inputs), np.cumsum([own.sum() for own in counts])[:-1])
+        yield from (np.split(own, np.cumsum(c)[:-1]) for own, c in zip(margins, counts, strict=True))
 
 
-def truncated(encoder: CrossEncoder, prepared: Prepared) -> Iterator[Array]:
-    """The margins of each query's candidates, of which mono reads what fits."""
-    for start in range(0, len(prepared.sample), 8 * TOGETHER):
-        some = prepared.sample[start : start + 8 * TOGETHER]
-        texts = [prepared.documents.take(prepared.candidates(qid)) for qid in some]
-        yield from _margins(encoder, prepared, some, texts)
-
-
-def _margins(
-    encoder: CrossEncoder, prepared: Prepared, queries: Sequence[str], texts: Sequence[Tokenised]
-) -> list[Array]:
-    inputs = [
-        templates.mono(
-            prepared.query(qid),
-            own,
-            encoder.tokenizer.special,
-            own=np.zeros(len(own), np.int64),
-            query_limit=QUERY,
-            total_limit=min(TOTAL, encoder.positions),
-            segment_types=encoder.checkpoint.config.segments,
-        )[0]
-        for qid, own in zip(queries, texts, strict=True)
-    ]
-    margins = encoder.margins(Inputs.join(inputs))
-    return np.split(margins, np.cumsum([len(each) for each in inputs])[:-1])
+def _inputs(encoder: CrossEncoder, query: Tokenised, texts: Tokenised) -> Inputs:
+    return templates.mono(
+        query,
+        texts,
+        encoder.tokenizer.special,
+        own=np.zeros(len(texts), np.int64),
+        query_limit=QUERY,
+        total_limit=min(TOTAL, encoder.positions),
+        segment_types=encoder.checkpoint.config.segments,
+    )[0]
 
 
 def best_sentences(margins: Sequence[Array]) -> Array:
@@ -216,53 +217,138 @@ def best_sentences(margins: Sequence[Array]) -> Array:
     return found
 
 
-def _joined(margins: Sequence[Array]) -> Array:
-    return np.concatenate(margins)
-
-
-def _flat(prepared: Prepared, margins: Any) -> dict[str, Array]:
-    return {"queries": np.array(prepared.sample), "margins": np.concatenate(list(margins))}
-
-
 # -- fine-tuning
 # ------------------------------------------------------------------------------------------------------------
 
 
 def fine_tune(work: Work) -> None:
     """Train each model on each fold's training queries, all of them, and score the fold's sample."""
-    given = work.given
-    scratch = given.scratch or given.out / "models"
-    folds = list(enumerate(work.prepared.folds, start=1))[: given.folds]
-    for model in given.only or MODELS:
-        for number, _ in folds:
-            work.part(f"{model}-{number}", lambda m=model, n=number: _trained_scores(work, m, n, scratch))
+    work.prepared.check(tamis.Mono(work.given.model))
+    folds = range(1, 1 + (work.given.folds or len(work.prepared.folds)))
+    for model in work.given.only or MODELS:
+        for fold in folds:
+            work.part(f"{model}-{fold}", partial(_trained_scores, work, model, fold))
 
 
-def _trained_scores(work: Work, kind: str, fold: int, scratch: Path) -> dict[str, Array]:
-    from long_documents_training import ranked, train
-
+def _trained_scores(work: Work, kind: str, fold: int) -> dict[str, Array]:
     given, prepared = work.given, work.prepared
-    work.prepared.check(tamis.Mono(given.model))
     queries = prepared.folds[fold - 1].test
-    start, folder = given.model, scratch / f"{kind}-{fold}"
-    steps = {name: given.steps or count for name, count in STEPS.items()}
-    began = time.perf_counter()
-    if kind == "cedr-knrm":
-        vanilla = scratch / f"vanilla-{fold}"
-        start = str(train(prepared, fold, "vanilla", RECIPES["vanilla"], start, vanilla, steps["vanilla"], RATE, HEAD_RATE, given.device))
-    head_rate = None if kind == "maxp" else HEAD_RATE
-    model = train(prepared, fold, kind, RECIPES[kind], start, folder, steps[kind], RATE, head_rate, given.device)
-    trained = time.perf_counter()
-    if kind == "maxp":
-        encoder = CrossEncoder(str(model), device=given.device, precision=given.precision)
-        each = scored(encoder, prepared, prepared.passages, queries, PASSAGES)
-        margins = np.concatenate([_joined(own) for own in each])
-    else:
-        margins = np.concatenate(list(ranked(prepared, queries, model, given.device)))
-    print(f"  trained in {trained - began:.1f} s, ranked in {time.perf_counter() - trained:.1f} s", flush=True)
-    for name in (f"vanilla-{fold}", f"{kind}-{fold}"):
-        shutil.rmtree(scratch / name, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=given.out) as scratch:
+        began = time.perf_counter()
+        model = given.model
+        for step in ("vanilla", kind) if kind == "cedr-knrm" else (kind,):
+            recipe = recipe_of(step, model, given.steps or TRAININGS[step].steps)
+            model = str(trained(prepared, fold, recipe, Path(scratch) / step, given.device))
+        done = time.perf_counter()
+        found: Iterator[Array]
+        if kind == "maxp":
+            encoder = CrossEncoder(model, device=given.device, precision=given.precision)
+            found = map(np.concatenate, scored(encoder, prepared, prepared.passages, queries, PASSAGES))
+        else:
+            found = ranked(prepared, queries, model, given.device)
+        margins = np.concatenate(list(found))
+    print(f"  trained in {done - began:.1f} s, ranked in {time.perf_counter() - done:.1f} s", flush=True)
     return {"queries": np.array(queries), "margins": margins}
+
+
+def recipe_of(kind: str, start: str, steps: int) -> LongRecipe:
+    """The bundled recipe for fewer steps, and without a dev run: the last weights count.
+
+    >>> recipe_of("parade-max", "mono", 250).loss.name
+    'hinge'
+    """
+    from tamis.train.fields import build
+    from tamis.train.longdoc_recipe import LongRecipe
+    from tamis.train.recipe import read_tables
+
+    training = TRAININGS[kind]
+    tables = read_tables(training.recipe)
+    tables.pop("dev", None)
+    rates = {"learning_rate": RATE, "head_learning_rate": training.head_rate}
+    tables |= {
+        "model": {"start": start},
+        "data": [{"set": "in memory"}],
+        "longdoc": tables["longdoc"] | {"kind": kind},
+        "examples": tables["examples"] | {"last": DEPTH},
+        "optimiser": tables["optimiser"] | rates | {"steps": steps, "warm_up": 0.1, "schedule": "linear"},
+        "run": {"batch": 16, "checkpoint_every": steps, "log_every": max(steps // 5, 1)},
+    }
+    return build(LongRecipe, tables, training.recipe)
+
+
+def trained(prepared: Prepared, fold: int, recipe: LongRecipe, out: Path, device: str) -> Path:
+    """Train on a fold's training queries; what comes of it is a model's folder."""
+    from tamis.train.longdoc import train_long
+    from tamis.train.sources import Examples
+
+    def tell(line: Mapping[str, Any]) -> None:
+        print("   ", *(f"{name} {value:.6g}" for name, value in line.items()), flush=True)
+
+    examples = Examples.of(training_set(prepared, prepared.folds[fold - 1].train), recipe)
+    return train_long(recipe, examples, out, device=device, progress=tell).model
+
+
+def training_set(prepared: Prepared, queries: Sequence[str]) -> TrainingSet:
+    """What is learned from: queries with their judgments, and the first stage's candidates."""
+    from tamis.train.sets import Candidates, Judged, TrainingSet, ends_of
+
+    numbers, first = prepared.document_numbers, prepared.first
+    judged = [prepared.qrels[qid] for qid in queries]
+    found = [prepared.candidates(qid) for qid in queries]
+    return TrainingSet(
+        prepared.query_tokens.take([prepared.query_numbers[qid] for qid in queries]),
+        prepared.documents,
+        list(queries),
+        prepared.document_ids,
+        Judged(
+            ends_of(np.array([len(own) for own in judged])),
+            np.array([numbers[docid] for own in judged for docid in own], np.int32),
+            np.array([grade for own in judged for grade in own.values()], np.int32),
+        ),
+        Candidates(
+            ends_of(np.array([len(own) for own in found])),
+            np.concatenate(found).astype(np.int32),
+            np.concatenate([first[qid].scores for qid in queries]).astype(np.float32),
+        ),
+    )
+
+
+def ranked(prepared: Prepared, queries: Sequence[str], model: str, device: Device) -> Iterator[Array]:
+    """The scores of each query's candidates, as the stages of long documents compute them."""
+    from tamis.infer.longdoc import LongEncoder
+    from tamis.models.longdoc import read
+
+    encoder = LongEncoder(model, device=device)
+    special, plan, config = encoder.tokenizer.special, encoder.plan, encoder.long.model.config
+
+    def made() -> Iterator[Inputs]:
+        for qid in queries:
+            documents = prepared.documents.take(prepared.candidates(qid))
+            own = np.zeros(len(documents), np.int64)
+            yield read(prepared.query(qid), own, documents, special, plan, config).inputs
+
+    yield from map(encoder.margins, ahead(made()))
+
+
+def ahead(items: Iterator[_Item]) -> Iterator[_Item]:
+    """The same; each next one is made while the one before is used.
+
+    >>> list(ahead(iter([1, 2])))
+    [1, 2]
+    """
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = pool.submit(next, items, None)
+            yield item
+
+
+def batched(queries: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+    """
+    >>> list(batched("abc", 2))
+    ['ab', 'c']
+    """
+    return (queries[start : start + size] for start in range(0, len(queries), size))
 
 
 if __name__ == "__main__":

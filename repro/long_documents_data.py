@@ -1,7 +1,7 @@
 """What the experiments on long documents read: made once on any machine, and carried to where the models run.
 
     queries.jsonl, qrels.txt, folds.json, sample.json    all queries; those that are ranked and measured
-    bm25.run, rm3.run                                    all queries' candidates; the sample's by BM25+RM3
+    bm25.run.gz, rm3.run.gz                              all queries' candidates; the sample's by BM25+RM3
     tokens.npz                                           queries, documents, passages, sentences as tokens
     evidence.json                                        where the marked sentences stand, if it is known
 
@@ -39,6 +39,7 @@ from tamis.retrieve.postings import ranges
 from tamis.text.segment import Passage
 
 DEPTH = 100
+BEST = 4  # sentences of a document that Birch may look at
 MEASURE = "nDCG@10"  # what is tuned for
 RM3 = {"terms": [10, 30], "docs": [3, 10], "weight": [0.5, 0.7, 0.9]}
 
@@ -146,7 +147,7 @@ def _columns(name: str, tokens: Tokenised) -> dict[str, Array]:
 def _write_runs(
     out: Path, index: tamis.Index, queries: Sequence[Query], qrels: Qrels, folds: Sequence[Fold]
 ) -> None:
-    (index.bm25() % DEPTH).run(queries).write(out / "bm25.run", tag="bm25")
+    (index.bm25() % DEPTH).run(queries).write(out / "bm25.run.gz", tag="bm25")
 
     def expanded(setting: Setting) -> tamis.Stage:
         terms, docs, weight = (setting[name] for name in ("terms", "docs", "weight"))
@@ -156,7 +157,7 @@ def _write_runs(
     tuned = cross_validate(
         expanded, RM3, [query for query in queries if query.id in wanted], qrels, folds, MEASURE
     )
-    tuned.run.write(out / "rm3.run", tag="bm25+rm3")
+    tuned.run.write(out / "rm3.run.gz", tag="bm25+rm3")
     _write_json(out / "rm3.json", [choice.setting for choice in tuned.choices])
 
 
@@ -233,7 +234,7 @@ class Prepared:
     @cached_property
     def first(self) -> Run:
         """The first stage's candidates of all queries."""
-        return Run.read(self.folder / "bm25.run", queries=self.queries.values())
+        return Run.read(self.folder / "bm25.run.gz", queries=self.queries.values())
 
     @cached_property
     def document_ids(self) -> list[str]:
@@ -261,6 +262,11 @@ class Prepared:
     @cached_property
     def documents(self) -> Tokenised:
         return self._tokens("documents")
+
+    @property
+    def texts(self) -> Units:
+        """Whole documents, as if each were one passage."""
+        return Units(self.documents, np.arange(len(self.documents) + 1), np.zeros((0, 2), np.int32))
 
     @cached_property
     def passages(self) -> Units:

@@ -145,6 +145,29 @@ def test_search_with_birch(tamis: Callable[..., Said]) -> None:
     expected = (Index.open("idx").bm25() % 10 >> Birch(Mono("m"), n=2, alpha=0.4) % 3)("castle song")
     assert [each["id"] for each in said.json["results"]] == list(expected.ids)
     assert len(expected.evidence) == 3
+    for each in said.json["results"]:
+        spans = expected.evidence[each["id"]]
+        assert each["evidence"] == [{"start": s.start, "end": s.stop, "score": s.score} for s in spans]
+
+
+def test_search_shows_the_best_passage(tamis: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    pipeline = "bm25 % 5 >> birch(mono(model=m), alpha=0.0)"
+    said = tamis("search", "idx", "castle", "song", "-p", pipeline, "-k", "2")
+    index = Index.open("idx")
+    ranking = (index.bm25() % 5 >> Birch(Mono("m"), alpha=0.0) % 2)("castle song")
+    shown = said.out.split("\n\n")
+    for identity, lines in zip(ranking.ids, shown, strict=False):
+        text = index.document(identity).text
+        best = ranking.evidence[identity][0]
+        before = "… " if best.start else ""
+        after = " …" if best.stop < len(text) else ""
+        body = " ".join(" ".join(lines.splitlines()[1:]).split())
+        assert body == f"{before}{text[best.start : best.stop]}{after}"
+
+
+def test_search_without_passages_has_no_evidence(tamis: Callable[..., Said]) -> None:
+    assert all("evidence" not in each for each in tamis("search", "idx", "castle", "--json").json["results"])
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ VERBS = {
     "compare": "test the differences between runs for significance",
     "tune": "choose a pipeline's parameters by cross-validation",
     "tradeoff": "measure what a pipeline's settings are worth and cost, and choose one",
+    "serve": "search and rerank over HTTP, with a page",
     "show": "print a document",
     "delete": "delete documents",
     "merge": "merge an index into one segment",

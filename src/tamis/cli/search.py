@@ -18,22 +18,24 @@ from tamis.cli.arguments import (
     runtime_arguments,
 )
 from tamis.cli.console import counted, doing, duration, note, print_json, printable, stdout
-from tamis.cli.snippet import highlight, snippet
+from tamis.cli.snippet import Piece, highlight, snippet
 from tamis.documents import Query
 from tamis.errors import InputError, TamisError
 from tamis.infer.runtime import Device, Precision, Runtime
 from tamis.plan import rerankers
-from tamis.ranking import Ranking, ScoreKind
+from tamis.ranking import Ranking, ScoreKind, Span
 from tamis.retrieve.feedback import RM3
 from tamis.retrieve.index import Index, TermContribution
 from tamis.retrieve.retriever import Retriever
 from tamis.stage import Kept, Pipeline, Stage
+from tamis.text.analyze import Analyzer
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _INDENT = 4
 _LINES = 2  # of a snippet
+_PASSAGE_LINES = 4  # of one from a passage that a model chose
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -155,11 +157,11 @@ def expanded_query(stage: Stage, text: str) -> tuple[Mapping[str, float], Retrie
 def print_ranking(
     console: Console, ranking: Ranking, index: Index, explanations: Mapping[str, Explanation]
 ) -> None:
-    """Rank, score, id, title and a snippet of each candidate."""
+    """Rank, score, id, title and a snippet of each candidate: of its best passage, where that is known."""
     from rich.text import Text
 
     terms = {t: math.log(1 + len(index) / (1 + index.df(t))) for t in index.weights(ranking.query.text)}
-    width = _LINES * (console.width - _INDENT) - 10  # words do not fill their lines
+    width = console.width - _INDENT
     digits = max((len(f"{hit.score:.4f}") for hit in ranking), default=0)
     for hit, document in zip(ranking, ranking.documents(), strict=True):
         heading = Text.assemble(
@@ -171,13 +173,32 @@ def print_ranking(
             heading.append("  ")
             heading.append_text(_text(highlight(title, index.analyzer, terms), "bold"))
         console.print(heading, soft_wrap=True)
-        body = _text(snippet(document.text, index.analyzer, terms, width), "")
-        for line in body.wrap(console, console.width - _INDENT) if body else ():
+        shown = _snippet(document.text, ranking.evidence.get(hit.id, ()), index.analyzer, terms, width)
+        body = _text(shown, "")
+        for line in body.wrap(console, width) if body else ():
             line.rstrip()
             console.print(Text(" " * _INDENT).append_text(line))
         if explanations:
             console.print(_explanation(explanations[hit.id]))
         console.print()
+
+
+def _snippet(
+    text: str, evidence: Sequence[Span], analyzer: Analyzer, terms: Mapping[str, float], width: int
+) -> list[Piece]:
+    """What is shown of a text in lines of `width`; `evidence` is its passages, best first."""
+    width -= 5  # words do not fill their lines
+    if not evidence:
+        return snippet(text, analyzer, terms, _LINES * width)
+    start, stop, _ = evidence[0]
+    pieces = snippet(text[start:stop], analyzer, terms, _PASSAGE_LINES * width - 2)  # and dots
+    if not pieces:
+        return []
+    if text[:start].strip() and not pieces[0].text.startswith("…"):
+        pieces.insert(0, Piece("… ", False))
+    if text[stop:].strip() and not pieces[-1].text.endswith("…"):
+        pieces.append(Piece(" …", False))
+    return pieces
 
 
 def _text(pieces: Collection[tuple[str, bool]], style: str) -> Any:
@@ -216,6 +237,8 @@ def _as_json(
             "text": document.text,
             "metadata": dict(document.metadata),
         }
+        if spans := ranking.evidence.get(hit.id):
+            result["evidence"] = [{"start": a, "end": b, "score": score} for a, b, score in spans]
         for line in explanations.get(hit.id, ()):
             name = "stages" if isinstance(line, Place) else "terms"
             plain = line._asdict() if isinstance(line, Place) else asdict(line)

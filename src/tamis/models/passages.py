@@ -117,7 +117,7 @@ class CEDR(Encoded):
         text, text_mask = _rows(there.text_starts, there.text_counts, device, there.ends)
         both = query_mask[:, :, None] & text_mask[:, None]
         with torch.autocast(device.type, enabled=False):  # see `_exactly`
-            similarity = torch.stack([cosines(x[query].float(), x[text].float()) * both for x in states], 1)
+            similarity = torch.stack([cosines(_at(x, query), _at(x, text)) * both for x in states], 1)
         cls = None
         if self.plan.cls:
             firsts_of_all = states[-1][torch.from_numpy(starts).to(device)].float()
@@ -217,6 +217,16 @@ def _exactly(head: nn.Module, *arguments: Tensor | None) -> Tensor:
     present = [each for each in arguments if each is not None]
     with torch.autocast(present[0].device.type, enabled=False):
         return cast(Tensor, head(*arguments))
+
+
+def _at(states: Tensor, places: Tensor) -> Tensor:
+    """The rows of [T, H] at places [B, L], as [B, L, H] in float32. Indexing is the same, but on a card its
+    gradient adds up one after the other whatever falls on one row: here all that fills up.
+
+    >>> _at(torch.tensor([[1.0], [2.0]]), torch.tensor([[1, 0, 0]])).tolist()
+    [[[2.0], [1.0], [1.0]]]
+    """
+    return states.index_select(0, places.flatten()).reshape(*places.shape, states.shape[1]).float()
 
 
 def _by_document(values: Tensor, ends: Array) -> tuple[Tensor, Tensor]:

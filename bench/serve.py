@@ -1,0 +1,301 @@
+"""A server on one core under many clients: what it answers, how soon, and with how much memory.
+
+    python bench/serve.py [--model mono] [--seconds 30] [--clients 32] [--out bench/results/serve.json]
+
+The bundled collection is indexed, tokenised (`tamis tokens`) and served by `tamis serve`, a process of its
+own pinned to one core; the clients are connections of this process, pinned to the others. Each sends its next
+question as soon as the last is answered. Four things are measured:
+
+- start: from the start of the process to its first answer, and until its models are loaded;
+- load: so many clients for so many seconds: answers by status, how many were complete, latency as the clients
+  see it, and the server's resident memory at the start, in the middle and at the end;
+- sharing: questions answered completely in a second with one client, which is one at a time; with all clients
+  and calls shared between requests; and with all clients and calls not shared (`--one-at-a-time`). With a
+  deadline of a minute, so that nothing is left out. Once with the pipeline, once with few short candidates of
+  the clients' own (`/rerank`);
+- bm25 alone.
+
+`--tiny` measures a model of 2 layers of 128 with random weights instead of a bundled one: how long a model
+takes does not depend on what its weights are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from random_model import SHAPES, write_model
+
+import tamis
+from tamis import Index
+from tamis.formats import read_corpus, read_queries
+from tamis.infer.cross_encoder import CrossEncoder
+from tamis.infer.tokens import build_tokens
+
+DEMO = Path(tamis.__file__).parent / "demo_data"
+MINUTE = 60_000  # milliseconds
+
+
+# -- clients
+# ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Seen:
+    """What the clients saw."""
+
+    seconds: list[float] = field(default_factory=list)
+    statuses: Counter[int] = field(default_factory=Counter)
+    complete: int = 0
+    elapsed: float = 0.0
+    processor: float = 0.0  # seconds that the server used
+
+    def report(self) -> dict[str, Any]:
+        at = np.quantile(self.seconds, [0.5, 0.95, 0.99, 1.0]) * 1000
+        names = ("p50_ms", "p95_ms", "p99_ms", "max_ms")
+        return {
+            "statuses": {str(status): count for status, count in sorted(self.statuses.items())},
+            "complete": self.complete,
+            "answers_per_s": round(self.statuses[200] / self.elapsed, 2),
+            "complete_per_s": round(self.complete / self.elapsed, 2),
+            "complete_per_processor_s": round(self.complete / self.processor, 2),
+            "processor_s": round(self.processor, 2),
+            **{name: round(value, 1) for name, value in zip(names, at.tolist(), strict=True)},
+        }
+
+
+async def ask(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str, body: bytes
+) -> tuple[int, bytes]:
+    """One request on an open connection."""
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+    writer.write(head.encode() + b"\r\n\r\n" + body)
+    lines = (await reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
+    length = next(int(line.partition(":")[2]) for line in lines if line.startswith("content-length:"))
+    return int(lines[0].split()[1]), await reader.readexactly(length)
+
+
+async def load(
+    server: Server,
+    clients: int,
+    seconds: float,
+    path: str,
+    bodies: Sequence[bytes],
+    watch: Callable[[], object] = lambda: None,
+) -> Seen:
+    """So many clients, each with one question after the other."""
+    seen, waiting = Seen(), cycle(bodies)
+    started, used = time.perf_counter(), server.processor
+
+    async def client() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        while time.perf_counter() - started < seconds:
+            asked = time.perf_counter()
+            status, answer = await ask(reader, writer, path, next(waiting))
+            seen.seconds.append(time.perf_counter() - asked)
+            seen.statuses[status] += 1
+            # a client that is told to come back does not come back at once
+            await asyncio.sleep(0.05 if status == 503 else 0)
+            seen.complete += b'"complete":true' in answer
+        writer.close()
+
+    async def watching() -> None:
+        for _ in range(3):
+            watch()
+            await asyncio.sleep(seconds / 2)
+
+    watcher = asyncio.create_task(watching())
+    await asyncio.gather(*(client() for _ in range(clients)))
+    seen.elapsed, seen.processor = time.perf_counter() - started, server.processor - used
+    await watcher
+    return seen
+
+
+# -- the server
+# ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Server:
+    port: int
+    process: subprocess.Popen[str]
+    answering: float  # seconds after its start
+    ready: float
+
+    @property
+    def processor(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    @property
+    def megabytes(self) -> float:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+        return round(int(line.split()[1]) / 1000, 1)
+
+
+@contextmanager
+def serving(index: Path, pipeline: str, *options: str) -> Iterator[Server]:
+    """A server that is ready, pinned to the first core."""
+    command = [sys.executable, "-m", "tamis", "serve", str(index), "--port", "0", "-p", pipeline, *options]
+    started = time.perf_counter()
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, preexec_fn=lambda: pin(first=True)
+    ) as process:
+        try:
+            assert process.stderr is not None
+            line = process.stderr.readline()
+            port = int(line.rstrip("/\n").rpartition(":")[2])
+            search = json.dumps({"query": "sieve", "pipeline": "bm25"}).encode()
+            asyncio.run(until(port, "POST", "/search", search))
+            answering = time.perf_counter() - started
+            asyncio.run(until(port, "GET", "/readyz"))
+            yield Server(port, process, answering, time.perf_counter() - started)
+        finally:
+            process.terminate()
+
+
+async def until(port: int, method: str, path: str, body: bytes = b"") -> None:
+    """Ask until the answer is 200."""
+    while True:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = f"{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nconnection: close"
+        writer.write(f"{head}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
+        answer = await reader.read()
+        writer.close()
+        if answer.split()[1] == b"200":
+            return
+        await asyncio.sleep(0.02)
+
+
+def pin(*, first: bool) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[0]} if first else set(cores[1:]) or {cores[0]})
+
+
+# -- the measurements
+# ------------------------------------------------------------------------------------------------------------
+
+
+def under_load(
+    index: Path, pipeline: str, bodies: Sequence[bytes], options: argparse.Namespace
+) -> dict[str, Any]:
+    with serving(index, pipeline, "--deadline", f"{options.deadline}ms") as server:
+        memory: list[float] = []
+        # as long again before it is measured: caches fill once
+        asyncio.run(load(server, options.clients, options.seconds / 3, "/search", bodies))
+        seen = asyncio.run(
+            load(
+                server,
+                options.clients,
+                options.seconds,
+                "/search",
+                bodies,
+                lambda: memory.append(server.megabytes),
+            )
+        )
+        return {
+            "start": {"answering_s": round(server.answering, 2), "ready_s": round(server.ready, 2)},
+            "load": {"deadline_ms": options.deadline, **seen.report(), "rss_mb": memory},
+        }
+
+
+def sharing(
+    index: Path, pipeline: str, path: str, bodies: Sequence[bytes], options: argparse.Namespace
+) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, clients, extra in (
+        ("one client", 1, ()),
+        ("shared", options.clients, ()),
+        ("not shared", options.clients, ("--one-at-a-time",)),
+    ):
+        with serving(index, pipeline, *extra) as server:
+            asyncio.run(load(server, clients, 1.0, path, bodies))
+            seen = asyncio.run(load(server, clients, options.seconds / 3, path, bodies))
+            found[name] = seen.report()
+    # by the time of the processor: other work on the machine does not count
+    rate = {name: each["complete_per_processor_s"] for name, each in found.items()}
+    found["shared_over_one_client"] = round(rate["shared"] / rate["one client"], 2)
+    found["shared_over_not_shared"] = round(rate["shared"] / rate["not shared"], 2)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", default="mono")
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument("--deadline", type=int, default=2000, help="milliseconds")
+    parser.add_argument("--candidates", type=int, default=100)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    documents = list(read_corpus(DEMO / "corpus.jsonl.gz"))
+    queries = [query.text for query in read_queries(DEMO / "queries.jsonl")]
+    with tempfile.TemporaryDirectory() as folder:
+        index, model = Path(folder) / "idx", options.model
+        Index.build(documents, index)
+        if options.tiny:
+            SHAPES["tiny"] = (2, 128, 2)
+            model = str(Path(folder) / "tiny")
+            write_model(Path(model), (document.text for document in documents), "tiny")
+        build_tokens(Index.open(index), CrossEncoder(model).tokenizer)
+        pin(first=False)
+        pipeline = f'bm25 % {options.candidates} >> mono(model="{model}") % 10'
+        questions = [_json(query=query) for query in queries]
+        patient = [_json(query=query, deadline_ms=MINUTE) for query in queries]
+        short = [" ".join(document.text.split()[:20]) for document in documents[:200]]
+        few = [
+            _json(query=query, documents=short[place % 190 : place % 190 + 3], deadline_ms=MINUTE)
+            for place, query in enumerate(queries)
+        ]
+        result = {
+            "machine": _machine(),
+            "python": platform.python_version(),
+            "tamis": tamis.__version__,
+            "model": "2 layers of 128, random" if options.tiny else model,
+            "pipeline": f"bm25 % {options.candidates} >> mono % 10",
+            "clients": options.clients,
+            "seconds": options.seconds,
+            **under_load(index, pipeline, questions, options),
+            "sharing": sharing(index, pipeline, "/search", patient, options),
+            "sharing_3_short_candidates": sharing(index, pipeline, "/rerank", few, options),
+            "bm25": sharing(index, "bm25 % 10", "/search", patient, options)["shared"],
+        }
+    text = json.dumps(result, indent=1)
+    print(text)
+    if options.out:
+        options.out.write_text(text + "\n")
+
+
+def _json(**body: Any) -> bytes:
+    return json.dumps(body).encode()
+
+
+def _machine() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    name = next(
+        (line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine()
+    )
+    return f"{name}, one core for the server"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""tamis serve: the index and its pipeline over HTTP."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from pathlib import Path
+
+from tamis.cli.arguments import ArgumentParser, at_least_one, runtime_arguments
+from tamis.cli.console import counted, note, warn
+from tamis.errors import InputError, MissingDependencyError
+from tamis.infer.runtime import Device, Precision, Runtime
+from tamis.retrieve.index import Index
+from tamis.serve.limits import LONGEST_DEADLINE, Limits
+
+PIPELINE = "bm25 % 20 >> mono"
+KEY = "TAMIS_API_KEY"
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
+_DEFAULT = Limits()
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("index", metavar="IDX", type=Path, help="an index, made by `tamis index`")
+    parser.add_argument(
+        "-p",
+        "--pipeline",
+        default=PIPELINE,
+        metavar="P",
+        help=f"the stages, for requests that name none ({PIPELINE.replace('%', '%%')})",
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (127.0.0.1)")
+    parser.add_argument("--port", type=_port, default=8000, help="the port, 0 for any that is free (8000)")
+    parser.add_argument(
+        "--model",
+        action="append",
+        default=[],
+        metavar="M",
+        help="a model that requests may name, beside those of P and those that come with tamis",
+    )
+    parser.add_argument(
+        "--examples",
+        type=Path,
+        metavar="FILE",
+        help="queries that the page proposes, as `tamis run` reads them",
+    )
+    parser.add_argument(
+        "--api-key-file", type=Path, metavar="FILE", help=f"the key that requests must have (or {KEY})"
+    )
+    _limit_arguments(parser)
+    runtime_arguments(parser)
+
+
+def _limit_arguments(parser: ArgumentParser) -> None:
+    group = parser.add_argument_group("limits")
+    group.add_argument(
+        "--deadline",
+        type=_duration,
+        default=_DEFAULT.deadline,
+        metavar="TIME",
+        help="after which a request gets what is finished, such as 500ms or 2s (2s)",
+    )
+    for name, default, about in (
+        ("queue", _DEFAULT.queue, "requests in work; the next get a 503"),
+        ("max-candidates", _DEFAULT.candidates, "candidates that a stage may keep, or a request bring"),
+        ("max-inferences", _DEFAULT.inferences, "inferences that a request may take"),
+        ("max-body", _DEFAULT.body, "bytes of a request"),
+    ):
+        group.add_argument(
+            f"--{name}", type=at_least_one, default=default, metavar="N", help=f"{about} ({default:,})"
+        )
+    group.add_argument(
+        "--one-at-a-time", action="store_true", help="let no two requests share a model's batches, to compare"
+    )
+
+
+def main(
+    index: Path,
+    pipeline: str,
+    host: str,
+    port: int,
+    model: list[str],
+    examples: Path | None,
+    api_key_file: Path | None,
+    deadline: float,
+    queue: int,
+    max_candidates: int,
+    max_inferences: int,
+    max_body: int,
+    one_at_a_time: bool,
+    device: Device,
+    precision: Precision,
+    workers: int | None,
+    cache: Path | None,
+) -> None:
+    """Serve an index over HTTP: a page for people, JSON for programs."""
+    limits = Limits(deadline, queue, max_candidates, max_inferences, max_body)
+    key = _api_key(api_key_file)
+    opened = Index.open(index)
+    try:
+        from tamis.serve.run import serve
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            f"serving needs {error.name}, which is not installed", remedy="pip install 'tamis[serve]'"
+        ) from error
+    from tamis.serve.examples import example_queries
+    from tamis.serve.pipelines import Pipelines
+    from tamis.serve.service import Service
+
+    runtime = Runtime(device, precision, workers, cache)
+    pipelines = Pipelines(opened, pipeline, runtime, limits, model)
+    pipelines.search(None)  # a pipeline that cannot be built is better known now
+    service = Service(pipelines, examples=example_queries(opened, examples), join=not one_at_a_time)
+    if host not in ("127.0.0.1", "localhost", "::1") and key is None:
+        warn(f"anyone who reaches {host} may ask: set {KEY}, or give --api-key-file")
+
+    def started(url: str) -> None:
+        note(f"{counted(len(opened), 'document')}, {pipelines.search(None).expression}: {url}")
+
+    serve(service, host, port, api_key=key, started=started)
+
+
+def _api_key(path: Path | None) -> str | None:
+    key = os.environ.get(KEY) if path is None else path.read_text(encoding="utf-8")
+    if key is None:
+        return None
+    where = KEY if path is None else str(path)
+    key = key.strip()
+    if not key or not key.isascii() or not key.isprintable():
+        raise InputError(f"{where} holds no key", remedy="use one line of ASCII characters")
+    return key
+
+
+def _duration(text: str) -> float:
+    """Seconds.
+
+    >>> _duration("500ms"), _duration("2s")
+    (0.5, 2.0)
+    """
+    match = _DURATION.fullmatch(text)
+    seconds = float(match[1]) / (1000 if match[2] == "ms" else 1) if match else 0.0
+    if not 0.001 <= seconds <= LONGEST_DEADLINE:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time of 1ms to {LONGEST_DEADLINE:.0f}s")
+    return seconds
+
+
+def _port(text: str) -> int:
+    """
+    >>> _port("8000")
+    8000
+    """
+    if not text.isascii() or not text.isdigit() or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port, 0 to 65535")
+    return int(text)

@@ -1,0 +1,95 @@
+"""Answers as plain data, from what the stages made."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tamis.ranking import Ranking, Span
+from tamis.retrieve.index import Index
+from tamis.serve.highlight import places
+from tamis.serve.lane import Done
+from tamis.serve.limits import SHOWN
+from tamis.serve.pipelines import Built
+from tamis.serve.work import Outcome
+
+
+def answer(
+    built: Built,
+    outcome: Outcome,
+    k: int | None,
+    *,
+    started: float,
+    trace: bool,
+    names: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """The answer to a search or a rerank; `names` are the client's own ids, where ours are places;
+    `started` is when it came, by the monotonic clock."""
+    ranking = outcome.ranking if k is None else outcome.ranking.head(k)
+    return {
+        "query": ranking.query.text,
+        "pipeline": built.expression,
+        "kind": str(ranking.kind),
+        "results": results(ranking, built.index, names or {}),
+        "complete": outcome.complete,
+        "finished": outcome.done[-1].step.name,
+        "ms": _ms(time.monotonic() - started),
+        "stages": [_stage(done, trace, names or {}) for done in outcome.done],
+    }
+
+
+def results(ranking: Ranking, index: Index, names: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Rank, score and text of each candidate, with the places of the query's words."""
+    terms = index.weights(ranking.query.text)
+    found = []
+    for hit, document in zip(ranking, ranking.documents(), strict=True):
+        text = document.text[:SHOWN]
+        found.append(
+            {
+                "rank": hit.rank,
+                "id": names.get(hit.id, hit.id),
+                "score": hit.score,
+                "title": document.title[:SHOWN],
+                "text": text,
+                "cut": len(document.text) > SHOWN,
+                "highlights": places(text, index.analyzer, terms),
+                "title_highlights": places(document.title[:SHOWN], index.analyzer, terms),
+                "evidence": evidence(ranking.evidence.get(hit.id, ()), len(text)),
+            }
+        )
+    return found
+
+
+def evidence(spans: Sequence[Span], shown: int) -> list[dict[str, Any]]:
+    """Passages as places in the first `shown` characters of the text.
+
+    >>> evidence([Span(0, 9, 0.5), Span(12, 15, 0.25)], 5)
+    [{'start': 0, 'end': 5, 'score': 0.5}]
+    """
+    return [
+        {"start": span.start, "end": min(span.stop, shown), "score": span.score}
+        for span in spans
+        if span.start < shown
+    ]
+
+
+def _stage(done: Done, trace: bool, names: Mapping[str, str]) -> dict[str, Any]:
+    report: dict[str, Any] = {
+        "stage": done.step.name,
+        "expression": done.step.expression,
+        "ms": _ms(done.seconds),
+        "waited_ms": _ms(done.waited),
+        "kept": len(done.ranking),
+        "inferences": done.inferences,
+        "truncated": done.truncated,
+    }
+    if trace:
+        report["ranking"] = [
+            {"id": names.get(hit.id, hit.id), "rank": hit.rank, "score": hit.score} for hit in done.whole
+        ]
+    return report
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)

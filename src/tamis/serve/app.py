@@ -1,0 +1,148 @@
+"""The routes of the server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, NoReturn
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from tamis import __version__
+from tamis.serve import schemas
+from tamis.serve.guard import Guard
+from tamis.serve.page import PageFiles, page
+from tamis.serve.problems import install, problem
+from tamis.serve.rerank_api import ForeignAnswer, ForeignRequest
+from tamis.serve.service import Service
+
+_ABOUT = "Multi-stage text ranking: search an index, or rerank your own candidates, stage by stage."
+_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"model": schemas.Problem, "description": description}
+    for status, description in {
+        401: "the API key is missing or wrong",
+        413: "the body is too large",
+        422: "the request cannot be carried out",
+        503: "overloaded: come back after `Retry-After` seconds",
+    }.items()
+}
+_NO_DOCUMENT: dict[int | str, dict[str, Any]] = {
+    404: {"model": schemas.Problem, "description": "the index has no such document"}
+}
+
+
+def create_app(service: Service, api_key: str | None = None) -> FastAPI:
+    """The server as an ASGI application."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        await service.start()
+        yield
+        await service.stop()
+
+    app = FastAPI(
+        title="tamis",
+        version=__version__,
+        description=_ABOUT,
+        lifespan=lifespan,
+        docs_url=None,  # they would load scripts from elsewhere
+        redoc_url=None,
+        responses=_PROBLEMS,
+    )
+    app.router.route_class = StrictRoute
+    app.add_middleware(Guard, metrics=service.metrics, body=service.limits.body, api_key=api_key)
+    install(app)
+    _add_ranking(app, service)
+    _add_state(app, service)
+    app.mount("/static", PageFiles(), name="static")
+    return app
+
+
+def _add_ranking(app: FastAPI, service: Service) -> None:
+    # answers are made by us, so they are sent as they are: the models are for the documentation
+
+    @app.post("/search", response_model=schemas.SearchAnswer)
+    async def search(request: schemas.SearchRequest) -> Response:
+        """Search the index."""
+        return JSONResponse(await service.search(request))
+
+    @app.post("/rerank", response_model=schemas.SearchAnswer)
+    async def rerank(request: schemas.RerankRequest) -> Response:
+        """Rank candidates of your own."""
+        return JSONResponse(await service.rerank(request))
+
+    @app.post("/v1/rerank", response_model=ForeignAnswer, operation_id="rerank_v1")
+    @app.post("/v2/rerank", response_model=ForeignAnswer, operation_id="rerank_v2")
+    async def foreign_rerank(request: ForeignRequest) -> Response:
+        """Rank candidates, in the shapes of Cohere's and Jina's API."""
+        return JSONResponse(await service.foreign_rerank(request))
+
+    @app.post("/explain", response_model=schemas.Explanation, responses=_NO_DOCUMENT)
+    async def explain(request: schemas.ExplainRequest) -> Response:
+        """Say why a document stands where it does."""
+        return JSONResponse(await service.explain(request))
+
+    @app.get("/documents/{identity:path}", response_model=schemas.StoredDocument, responses=_NO_DOCUMENT)
+    async def document(identity: str) -> Response:
+        """A document of the index, whole."""
+        return JSONResponse(await service.document(identity))
+
+
+def _add_state(app: FastAPI, service: Service) -> None:
+    @app.get("/", include_in_schema=False)
+    async def start() -> Response:
+        return page()
+
+    @app.get("/info", response_model=schemas.Info)
+    async def info() -> Response:
+        """What this server is: its pipeline, models and limits."""
+        return JSONResponse(await service.info())
+
+    @app.get("/healthz")
+    async def healthz() -> dict[str, str]:
+        """Whether the process is alive."""
+        return {"status": "alive"}
+
+    @app.get("/readyz")
+    async def readyz() -> Response:
+        """Whether the index is open and the models are loaded."""
+        if service.is_ready:
+            return JSONResponse({"status": "ready"})
+        if service.trouble:
+            return problem(503, service.trouble)
+        state = "shutting down" if service.stopping else "loading the models"
+        return problem(503, f"{state}: ask again", {"retry-after": "1"})
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def metrics() -> Response:
+        """Counters and histograms in the text format of Prometheus."""
+        return PlainTextResponse(
+            service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8"
+        )
+
+
+class StrictRequest(Request):
+    """JSON as the standard has it: Python would take NaN and Infinity too."""
+
+    async def json(self) -> Any:
+        return json.loads(await self.body(), parse_constant=_refuse)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise json.JSONDecodeError(f"{constant} is not JSON", constant, 0)
+
+
+class StrictRoute(APIRoute):
+    """A route whose requests are `StrictRequest`s."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def strictly(request: Request) -> Response:
+            return await handle(StrictRequest(request.scope, request.receive))
+
+        return strictly

@@ -1,0 +1,44 @@
+"""What a server takes on: everything a client can make large has a bound here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+QUERY = 2_000  # characters of a query
+PIPELINE = 1_000  # characters of a pipeline
+RESULTS = 1_000  # results of one answer
+TEXT = 200_000  # characters of a document that a client sends
+SHOWN = 20_000  # characters of a document in an answer; GET /documents gives it whole
+IDENTITY = 1_000  # characters of an id that a client sends
+LONGEST_DEADLINE = 60.0  # seconds that a client may ask for
+SLOW_CLIENT = 30.0  # seconds in which the next piece of a body must come
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What whoever starts a server decides.
+
+    >>> Limits(candidates=200).shown()["candidates"]
+    200
+    """
+
+    deadline: float = 2.0  # seconds, for requests that do not say
+    queue: int = 64  # requests in work; the next is told to come back
+    candidates: int = 1_000  # that a stage may keep, or a client send
+    inferences: int = 30_000  # of one request: duo over k candidates takes k(k - 1)
+    body: int = 4_000_000  # bytes
+
+    def shown(self) -> dict[str, int]:
+        """For clients: `deadline_ms` is what holds for requests that do not say."""
+        return {
+            "query": QUERY,
+            "pipeline": PIPELINE,
+            "results": RESULTS,
+            "candidates": self.candidates,
+            "inferences": self.inferences,
+            "text": TEXT,
+            "shown": SHOWN,
+            "body": self.body,
+            "queue": self.queue,
+            "deadline_ms": round(self.deadline * 1000),
+        }

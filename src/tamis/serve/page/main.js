@@ -1,0 +1,270 @@
+// The page: its state is the address; whatever happens changes the address, and the address is then shown.
+import * as api from "./api.js";
+import { Cascade } from "./cascade.js";
+import { Compare, difference } from "./compare.js";
+import { Controls } from "./controls.js";
+import * as reader from "./document.js";
+import { byId, counted, el, milliseconds, whole } from "./dom.js";
+import { listen } from "./keys.js";
+import * as latency from "./latency.js";
+import { parse, print } from "./pipeline.js";
+import * as results from "./results.js";
+import { address, asksOther, read } from "./state.js";
+
+const WIDE = matchMedia("(min-width: 60rem)");
+let state = read();
+let info = null;
+let answers = null; // {a, b}: what is shown, and b only when comparing
+let asking = new AbortController();
+let controls = {};
+
+const actions = {
+  open: (id) => go({ open: id }),
+  follow: (id) => go({ doc: id === state.doc ? "" : id }),
+  hover: (id) => point(id),
+  redrawn: () => showFollowed(),
+  title: (id) =>
+    api.fetchDocument(id).then(
+      (found) => cascade.named(id, found.title || id),
+      () => undefined,
+    ),
+};
+const cascade = new Cascade(byId("cascade"), byId("readout"), actions);
+const compare = new Compare(byId("double"), actions);
+
+/** To another state, as a step that "back" undoes. */
+function go(changes) {
+  const next = { ...state, ...changes };
+  if (address(next) === address(state)) return;
+  history.pushState(null, "", address(next));
+  become(next);
+}
+
+function become(next) {
+  const before = state;
+  state = next;
+  showControls();
+  if (asksOther(before, next)) search();
+  else showFollowed();
+  showOpen();
+}
+
+const pipelineA = () => state.a || info.pipeline;
+
+const COUNTS = [5, 10, 20, 50, 100];
+
+function showCounts() {
+  const most = info.limits?.results ?? 100;
+  const counts = [...new Set([...COUNTS.filter((count) => count <= most), state.k])].sort((a, b) => a - b);
+  byId("count").replaceChildren(
+    ...counts.map((k) => el("option", { value: k, selected: k === state.k }, whole(k))),
+  );
+}
+
+function showControls() {
+  showCounts();
+  if (document.activeElement !== byId("query")) byId("query").value = state.q;
+  byId("compare-toggle").setAttribute("aria-pressed", String(Boolean(state.b)));
+  byId("controls-b").hidden = !state.b;
+  document.body.classList.toggle("comparing", Boolean(state.b));
+  byId("pipeline-text").textContent = state.b ? `${pipelineA()}  |  ${state.b}` : pipelineA();
+  controls.a.render(pipelineA());
+  if (state.b) controls.b.render(state.b);
+}
+
+async function search() {
+  asking.abort();
+  asking = new AbortController();
+  const mine = asking;
+  byId("notices").replaceChildren();
+  if (!state.q.trim()) return showEmpty();
+  document.title = `${state.q} – tamis`;
+  busy(true);
+  const ask = (pipeline) => api.search(state.q, pipeline, state.k, mine.signal);
+  try {
+    const [a, b] = await Promise.all([ask(state.a), state.b ? ask(state.b) : null]);
+    if (mine !== asking) return;
+    answers = { a, b };
+    showAnswers();
+  } catch (error) {
+    if (mine !== asking || error.name === "AbortError") return;
+    fail(error);
+  }
+  busy(false);
+}
+
+function busy(on) {
+  byId("progress").hidden = !on;
+  for (const id of ["single", "double"]) byId(id).setAttribute("aria-busy", String(on));
+  if (on) byId("status").textContent = "Searching …";
+}
+
+function showEmpty() {
+  answers = null;
+  document.title = "tamis";
+  busy(false);
+  show("empty");
+  byId("status").textContent = "";
+  byId("empty-words").textContent =
+    `${counted(info.documents, "document")}. The first stage finds candidates fast; ` +
+    "each later stage reads fewer of them, with more care.";
+  const example = (text) => el("li", {}, el("button", { type: "button", click: () => ask(text) }, text));
+  byId("examples").replaceChildren(...(info.examples ?? []).map(example));
+}
+
+function ask(text) {
+  byId("query").value = text;
+  go({ q: text, doc: "", open: "" });
+}
+
+/** Exactly one of the parts of the page. */
+function show(part) {
+  for (const id of ["empty", "single", "double"]) byId(id).hidden = id !== part;
+  byId("count-label").hidden = part !== "single" && part !== "double";
+}
+
+function showAnswers() {
+  const { a, b } = answers;
+  const found = a.results.length + (b?.results.length ?? 0);
+  show(found ? (b ? "double" : "single") : "");
+  byId("status").textContent = status(a, b);
+  if (!found) {
+    const words = "No document holds a word of this query. Try other words, or fewer.";
+    byId("notices").replaceChildren(el("p", { class: "notice" }, words));
+    return;
+  }
+  if (b) compare.render(a, b);
+  else {
+    compare.clear();
+    showSingle(a);
+  }
+  showFollowed();
+  showOpen();
+}
+
+function showSingle(answer) {
+  if (!answer.complete) {
+    const words = `The time was up after ${answer.finished}: this is its ranking.`;
+    const remedy = "A smaller k makes the stages behind it faster.";
+    byId("notices").replaceChildren(el("p", { class: "notice" }, `${words} ${remedy}`));
+  }
+  results.render(byId("results"), answer, actions);
+  cascade.render(answer);
+  latency.render(byId("latency"), answer);
+  byId("cascade-words").textContent = answer.stages
+    .map((each) => `${each.stage} ${whole(each.kept)}`)
+    .join(" → ");
+}
+
+function status(a, b) {
+  if (b) return `${difference(a, b)}.`;
+  return `${counted(a.results.length, "result")} in ${milliseconds(a.ms)}`;
+}
+
+function fail(error) {
+  answers = null;
+  show("");
+  byId("status").textContent = "";
+  const notice = el("p", { class: "notice error", role: "alert" }, error.message);
+  byId("notices").replaceChildren(notice);
+  if (error.status === 401) notice.after(keyForm());
+}
+
+function keyForm() {
+  const field = el("input", { type: "password", "aria-label": "Key", autocomplete: "off", required: true });
+  const submit = (event) => {
+    event.preventDefault();
+    api.rememberKey(field.value);
+    byId("notices").replaceChildren();
+    start();
+  };
+  return el("form", { class: "key", submit }, field, el("button", { type: "submit" }, "Use this key"));
+}
+
+/** The followed document stands out wherever it is drawn. */
+function showFollowed() {
+  cascade.follow(state.doc);
+  for (const node of document.querySelectorAll(".card, .joins .line")) {
+    const followed = node.dataset.id === state.doc;
+    node.classList.toggle("followed", followed);
+    node.querySelector(".follow")?.setAttribute("aria-pressed", String(followed));
+  }
+  const card = document.querySelector(".single .card.followed");
+  if (WIDE.matches && card && !card.contains(document.activeElement))
+    card.scrollIntoView({ block: "nearest" });
+}
+
+/** The document under the pointer or with the focus. Where the chart stands above the results it stays out of
+ *  this: its words would push the results away from under the finger. */
+function point(id) {
+  if (WIDE.matches && answers && !answers.b) cascade.point(id);
+  for (const node of document.querySelectorAll(".double .card, .joins .line"))
+    node.classList.toggle("pointed", id !== "" && node.dataset.id === id);
+}
+
+function showOpen() {
+  if (!state.open) return reader.hide();
+  const holds = (answer) => answer?.results.some((result) => result.id === state.open);
+  // a link to an open document: its words are marked once the search is there
+  if (state.q && !answers) return;
+  reader.show(state.open, holds(answers?.b) && !holds(answers?.a) ? answers.b : answers?.a);
+}
+
+/** The other side of a comparison, to begin with: what the later stages are worth. */
+function firstOther() {
+  const stages = parse(pipelineA());
+  if (stages?.length > 1) return print(stages.slice(0, 1));
+  return info.models.includes("mono") ? "bm25 % 100 >> mono" : "ql % 100";
+}
+
+function toggleTheme() {
+  const dark = getComputedStyle(document.documentElement).colorScheme !== "dark";
+  document.documentElement.dataset.theme = dark ? "dark" : "light";
+  try {
+    localStorage.setItem("tamis-theme", dark ? "dark" : "light");
+  } catch {
+    // storage may be forbidden: then the choice holds for this page
+  }
+  showTheme();
+}
+
+function showTheme() {
+  const { theme } = document.documentElement.dataset;
+  const dark = theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  byId("theme").setAttribute("aria-pressed", String(dark));
+}
+
+async function start() {
+  try {
+    info = await api.info();
+  } catch (error) {
+    return fail(error);
+  }
+  if (info.limits?.query) byId("query").maxLength = info.limits.query;
+  const same = (text) => (text === info.pipeline ? "" : text);
+  controls = {
+    a: new Controls(byId("controls-a"), "Pipeline A", info, (text) => go({ a: same(text) })),
+    b: new Controls(byId("controls-b"), "Pipeline B", info, (text) => go({ b: text })),
+  };
+  showControls();
+  search();
+  showOpen();
+}
+
+byId("search").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const q = byId("query").value.trim();
+  if (q === state.q && info) search();
+  else go({ q, doc: "", open: "" });
+});
+byId("compare-toggle").addEventListener("click", () => info && go({ b: state.b ? "" : firstOther() }));
+byId("count").addEventListener("change", () => go({ k: Number(byId("count").value) }));
+byId("theme").addEventListener("click", toggleTheme);
+byId("document-close").addEventListener("click", () => go({ open: "" }));
+byId("document").addEventListener("close", () => go({ open: "" }));
+addEventListener("popstate", () => info && become(read()));
+listen({ point, unfollow: () => go({ doc: "" }) });
+for (const id of ["pipelines", "cascade-box"]) byId(id).open = WIDE.matches;
+WIDE.addEventListener("change", () => (byId("cascade-box").open = byId("pipelines").open = WIDE.matches));
+showTheme();
+start();

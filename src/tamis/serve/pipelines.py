@@ -1,0 +1,265 @@
+"""Which pipelines a client may ask for, made ready over the newest commit of the index.
+
+A request keeps the state of the index that it began with, whatever is committed meanwhile: every commit is an
+`Index` of its own, with stages of its own. The models behind them are shared.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tamis.errors import ExpressionError, TamisError
+from tamis.expression import Call, Keep, Node, Then, keep, parse, then
+from tamis.infer.cross_encoder import BUNDLED, CrossEncoder
+from tamis.infer.runtime import Runtime
+from tamis.plan import plan, rerankers
+from tamis.rank.reranker import Reranker
+from tamis.retrieve.index import Index
+from tamis.retrieve.retriever import DEPTH
+from tamis.serve.limits import Limits
+from tamis.stage import Kept, Pipeline, Stage
+from tamis.stages import SEARCHING, build
+
+_REMEMBERED = 64  # pipelines that are kept built
+_IN_MEMORY = 8  # models
+_LOOK_EVERY = 0.2  # seconds between looks at the index's manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One stage of a pipeline, ready to be carried out for several requests at once."""
+
+    name: str
+    expression: str
+    stage: Stage  # without the cut, so that requests with different cuts can share a call
+    key: str  # the same for stages that take the same time
+    k: int | None
+    models: tuple[Reranker, ...]
+
+    def work(self, candidates: int) -> int:
+        """What its time is in proportion to: the inputs that its models read."""
+        return sum(model.inferences(candidates) for model in self.models) or 1
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A pipeline over one commit of the index."""
+
+    index: Index
+    stage: Stage
+    steps: tuple[Step, ...]
+
+    @property
+    def expression(self) -> str:
+        return repr(self.stage)
+
+
+class Pipelines:
+    """Turns what clients write into stages, within limits, and follows the index."""
+
+    def __init__(
+        self,
+        index: Index,
+        default: str,
+        runtime: Runtime | None = None,
+        limits: Limits | None = None,
+        models: Iterable[str] = (),
+    ) -> None:
+        self.limits = limits or Limits()
+        self._runtime = runtime or Runtime()
+        self._default = parse(default)
+        self._encoders: OrderedDict[tuple[object, ...], CrossEncoder] = OrderedDict()
+        self._lock = threading.Lock()
+        self._index = index
+        self._stamp = _stamp(index.path)
+        self._looked = 0.0
+        self._built: OrderedDict[tuple[str, bool], Built] = OrderedDict()
+        self._models: set[tuple[str, str | None]] = {(name, None) for name in (*bundled_models(), *models)}
+        # whoever starts the server may name any model, and whoever asks it may name those
+        self._models |= {
+            (model.encoder.model, model.encoder.revision)
+            for model in rerankers(build(self._default, index, self._runtime))
+        }
+        self.reranking = _without_search(self._default) or Call("mono")
+
+    @property
+    def index(self) -> Index:
+        """The newest commit that is taken up."""
+        return self._index
+
+    @property
+    def models(self) -> list[str]:
+        """The models that a client may name."""
+        return sorted(name for name, revision in self._models if revision is None)
+
+    def outdated(self) -> bool:
+        """Whether the index seems to have a new commit; cheap enough to ask at every request."""
+        now = time.monotonic()
+        if now - self._looked < _LOOK_EVERY:
+            return False
+        self._looked = now
+        return _stamp(self._index.path) != self._stamp
+
+    def reload(self) -> bool:
+        """Move to the newest commit; True if there was one. Where it cannot be read (a folder that is being
+        replaced), the error is raised and the last commit stays."""
+        with self._lock:
+            stamp = _stamp(self._index.path)
+            newest = copy.copy(self._index)  # requests at work keep the commit that they have
+            moved = newest.refresh()
+            self._stamp = stamp
+            if moved:
+                self._index = newest
+                self._built.clear()
+            return moved
+
+    def known(self, expression: str | None, *, searching: bool) -> Built | None:
+        """A pipeline that is built already, at once."""
+        return self._built.get((expression or "", searching))
+
+    def search(self, expression: str | None) -> Built:
+        """The pipeline that a client asks for, over the index."""
+        return self._get(expression, searching=True)
+
+    def rerank(self, expression: str | None) -> Built:
+        """The pipeline that a client asks for, over candidates of its own."""
+        return self._get(expression, searching=False)
+
+    def _get(self, expression: str | None, *, searching: bool) -> Built:
+        with self._lock:
+            if (known := self.known(expression, searching=searching)) is not None:
+                return known
+            if expression is not None:
+                node = parse(expression)
+            else:
+                node = self._default if searching else self.reranking
+            built = self._build(node, searching)
+            self._built[expression or "", searching] = built
+            if len(self._built) > _REMEMBERED:
+                self._built.popitem(last=False)
+            return built
+
+    def _build(self, node: Node, searching: bool) -> Built:
+        found = [call.name for call in _calls(node) if call.name in SEARCHING]
+        if found and not searching:
+            raise ExpressionError(
+                f"{found[0]} searches, and the candidates are given", remedy="leave it out of the pipeline"
+            )
+        first = next(iter(node.stages)) if isinstance(node, Then) else node
+        if searching and not any(call.name in SEARCHING - {"rm3"} for call in _calls(first)):
+            raise ExpressionError(
+                f"{first} finds no candidates", remedy="begin with a stage that searches, such as bm25 % 100"
+            )
+        node = self._within(node)
+        stage = build(node, self._index if searching else None, self._runtime)
+        for model in rerankers(stage):
+            self._check_model(model)
+            self._share(model)
+        enter = 0 if searching else self.limits.candidates
+        inferences = sum(int(step.inferences.sum()) for step in plan(stage, [enter]))
+        if searching and inferences > self.limits.inferences:
+            raise ExpressionError(
+                f"{node} may take {inferences:,} inferences",
+                remedy=f"keep fewer candidates: this server takes {self.limits.inferences:,}",
+            )
+        return Built(self._index, stage, tuple(_steps(stage)))
+
+    def _within(self, node: Node) -> Node:
+        """The same within the limit of candidates: a search that names no number gets it."""
+        most = self.limits.candidates
+        if isinstance(node, Then):
+            return then(*map(self._within, node.stages))
+        if isinstance(node, Keep):
+            if node.k > most:
+                raise ExpressionError(
+                    f"{node} keeps {node.k:,} candidates", remedy=f"this server keeps {most:,} at most"
+                )
+            return keep(self._within(node.stage), node.k)
+        arguments = tuple(self._within(each) if isinstance(each, Node) else each for each in node.arguments)
+        inside = Call(node.name, arguments, node.options)
+        return keep(inside, most) if node.name in SEARCHING and most < DEPTH else inside
+
+    def _check_model(self, model: Reranker) -> None:
+        encoder = model.encoder
+        if (encoder.model, encoder.revision) not in self._models:
+            raise ExpressionError(
+                f"this server has no model {encoder.model!r}",
+                remedy=f"use {', '.join(self.models) or 'a pipeline without models'}",
+            )
+
+    def _share(self, model: Reranker) -> None:
+        """One copy of a model in memory, however many pipelines name it; and not every precision and form of
+        every model, however many clients ask for."""
+        own = model.encoder
+        key = (type(own), own.model, own.revision, own.form, own.precision)
+        shared = self._encoders.setdefault(key, own)
+        self._encoders.move_to_end(key)
+        model.encoder = shared
+        if isinstance(inner := getattr(model, "stage", None), Reranker):  # whose passages it reads
+            inner.encoder = shared
+        if len(self._encoders) > _IN_MEMORY:
+            self._encoders.popitem(last=False)
+            self._built.clear()  # they may hold what was dropped
+
+
+def bundled_models() -> list[str]:
+    """The models that come with tamis."""
+    return sorted(path.name for path in BUNDLED.glob("*") if (path / "config.json").is_file())
+
+
+def _stamp(folder: Path) -> tuple[int, int, int] | None:
+    """Changes with every commit: a manifest is a new file each time."""
+    try:
+        found = (folder / "manifest.json").stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+def _calls(node: Node) -> Iterator[Call]:
+    if isinstance(node, Then):
+        for stage in node.stages:
+            yield from _calls(stage)
+    elif isinstance(node, Keep):
+        yield from _calls(node.stage)
+    else:
+        yield node
+        for argument in node.arguments:
+            if isinstance(argument, Node):
+                yield from _calls(argument)
+
+
+def _without_search(node: Node) -> Node | None:
+    """What is left of a pipeline for candidates that are given; its cuts too are for what is searched.
+
+    >>> str(_without_search(parse("bm25 % 100 >> rm3 % 50 >> mono % 20 >> duo % 5")))
+    'mono % 20 >> duo'
+    """
+    stages = node.stages if isinstance(node, Then) else (node,)
+    left = [each for each in stages if not any(call.name in SEARCHING for call in _calls(each))]
+    if not left:
+        return None
+    if isinstance(left[-1], Keep):
+        left[-1] = left[-1].stage
+    return then(*left)
+
+
+def _steps(stage: Stage) -> Iterator[Step]:
+    for each in stage.stages if isinstance(stage, Pipeline) else (stage,):
+        inner, k = (each.stage, each.k) if isinstance(each, Kept) else (each, None)
+        name = inner.expression.name if isinstance(inner.expression, Call) else "pipeline"
+        yield Step(name, repr(each), inner, repr(inner), k, tuple(rerankers(inner)))
+
+
+def reload_or_keep(pipelines: Pipelines) -> str:
+    """Reload, and say what came of it: a state that cannot be read is no reason to stop serving the last."""
+    try:
+        return "new" if pipelines.reload() else "same"
+    except (TamisError, OSError):
+        return "failed"

@@ -1,0 +1,84 @@
+"""Listening: the socket, the signals, the end."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+
+from tamis.errors import InputError
+from tamis.serve.app import create_app
+from tamis.serve.limits import LONGEST_DEADLINE, SLOW_CLIENT
+from tamis.serve.service import Service
+
+#: Seconds that a thread may keep the interpreter while others wait. A model comes back to it after each
+#: batch, and by Python's default would wait 5 ms every time behind the threads that answer.
+_SWITCH = 0.0005
+_BACKLOG = 2048  # connections that the system holds while we are busy
+
+
+class _Server(uvicorn.Server):
+    """Tells the service that it is about to stop, and who started it that it listens."""
+
+    def __init__(self, config: uvicorn.Config, service: Service, started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._service, self._started = service, started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._started()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._service.stopping = True
+        super().handle_exit(sig, frame)
+
+
+def serve(
+    service: Service,
+    host: str,
+    port: int,
+    *,
+    api_key: str | None = None,
+    started: Callable[[str], None] = lambda url: None,
+) -> None:
+    """Serve until SIGTERM or SIGINT: then no more connections are taken, and what was accepted is finished.
+    `started` is told the address."""
+    sys.setswitchinterval(_SWITCH)
+    listening = _listen(host, port)
+    shown = f"[{host}]" if ":" in host else host
+    url = f"http://{shown}:{listening.getsockname()[1]}/"
+    config = uvicorn.Config(
+        create_app(service, api_key),
+        log_level=logging.WARNING,
+        access_log=False,
+        lifespan="on",
+        timeout_graceful_shutdown=round(LONGEST_DEADLINE + SLOW_CLIENT),
+        server_header=False,
+    )
+    # uvicorn raises the signal again when it is done: asked to end, we have ended well
+    before = signal.signal(signal.SIGTERM, lambda sig, frame: None)
+    try:
+        _Server(config, service, lambda: started(url)).run([listening])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        # by its full name: asyncio sends small answers without delay on sockets that say they are TCP
+        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+    except OSError as error:
+        raise InputError(
+            f"cannot listen on {host}, port {port} ({error.strerror})", remedy="choose another with --port"
+        ) from error
+    listening.listen(_BACKLOG)
+    return listening

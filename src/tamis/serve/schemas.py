@@ -1,0 +1,183 @@
+"""What clients send, and what they get: the shapes of the HTTP interface, with an example each."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from tamis.serve.limits import IDENTITY, LONGEST_DEADLINE, PIPELINE, QUERY, RESULTS, TEXT
+
+QueryText = Annotated[str, StringConstraints(min_length=1, max_length=QUERY, pattern=r"\S")]
+PipelineText = Annotated[str, StringConstraints(min_length=1, max_length=PIPELINE)]
+Milliseconds = Annotated[int, Field(ge=1, le=round(LONGEST_DEADLINE * 1000))]
+Count = Annotated[int, Field(ge=1, le=RESULTS)]
+
+
+def _with_example(example: dict[str, Any]) -> ConfigDict:
+    """Of our own requests: strict, so that a misspelt field is an error and not ignored."""
+    return ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": [example]})
+
+
+class SearchRequest(BaseModel):
+    """A query for the index."""
+
+    model_config = _with_example({"query": "who wrote killing the blues", "k": 3, "trace": True})
+
+    query: QueryText
+    k: Count = Field(10, description="how many results")
+    pipeline: PipelineText | None = Field(None, description="the stages; the server's own if left out")
+    deadline_ms: Milliseconds | None = Field(None, description="the server's own if left out")
+    trace: bool = Field(False, description="give the ranking after each stage")
+
+
+class Candidate(BaseModel):
+    """A document to rank."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    text: str = Field(max_length=TEXT)
+    id: str | None = Field(None, max_length=IDENTITY, description="its place in the list if left out")
+    title: str = Field("", max_length=TEXT)
+
+
+class RerankRequest(BaseModel):
+    """A query with candidates of the client's own."""
+
+    model_config = _with_example(
+        {"query": "a fine sieve", "documents": ["A tamis is a drum sieve.", {"id": "b", "text": "Soup."}]}
+    )
+
+    query: QueryText
+    documents: list[Annotated[str, StringConstraints(max_length=TEXT)] | Candidate] = Field(min_length=1)
+    pipeline: PipelineText | None = Field(None, description="stages that do not search, such as `mono`")
+    k: Count | None = Field(None, description="how many results; all if left out")
+    deadline_ms: Milliseconds | None = None
+    trace: bool = False
+
+
+class ExplainRequest(BaseModel):
+    """Why a document stands where it does."""
+
+    model_config = _with_example({"query": "who wrote killing the blues", "id": "d001"})
+
+    query: QueryText
+    id: str = Field(min_length=1, max_length=IDENTITY)
+    pipeline: PipelineText | None = None
+    deadline_ms: Milliseconds | None = None
+
+
+class Place(BaseModel):
+    """A document in a ranking."""
+
+    id: str
+    rank: int
+    score: float
+
+
+class Evidence(BaseModel):
+    """A passage that earned a score: characters start to end (code points) of the document's text."""
+
+    start: int
+    end: int
+    score: float
+
+
+class Result(Place):
+    """A document in its place. `text` ends early where it is long (`cut`); `highlights` are the places of the
+    query's words, in code points."""
+
+    title: str
+    text: str
+    cut: bool
+    highlights: list[tuple[int, int]]
+    title_highlights: list[tuple[int, int]]
+    evidence: list[Evidence]
+
+
+class StageReport(BaseModel):
+    """What a stage did for a request. `ranking` is all that it ranked, of which the first `kept` went on.
+    `truncated` is the number of texts of which its model read the beginning only; null where requests that
+    shared a call cannot be told apart."""
+
+    stage: str
+    expression: str
+    ms: float
+    waited_ms: float
+    kept: int
+    inferences: int
+    truncated: int | None
+    ranking: list[Place] | None = None
+
+
+class SearchAnswer(BaseModel):
+    """Results, best first. Where the time was too short for all stages, `complete` is false and the results
+    are those of the stage `finished`."""
+
+    query: str
+    pipeline: str
+    kind: str = Field(description="what the scores are")
+    results: list[Result]
+    complete: bool
+    finished: str
+    ms: float
+    stages: list[StageReport]
+
+
+class StoredDocument(BaseModel):
+    """A document as it was indexed."""
+
+    id: str
+    title: str
+    text: str
+    metadata: dict[str, Any]
+
+
+class TermReport(BaseModel):
+    """What a query term adds to the score of the search."""
+
+    term: str
+    weight: float
+    tf: int
+    df: int
+    contribution: float
+
+
+class StagePlace(BaseModel):
+    """Where a stage put the document; no rank where it left it out."""
+
+    stage: str
+    expression: str
+    rank: int | None
+    score: float | None
+    kind: str
+
+
+class Explanation(BaseModel):
+    """Where each stage put a document, what the query's terms add, and the passages that earned its score."""
+
+    id: str
+    query: str
+    pipeline: str
+    complete: bool
+    stages: list[StagePlace]
+    terms: list[TermReport]
+    evidence: list[Evidence]
+
+
+class Info(BaseModel):
+    """What this server is."""
+
+    version: str
+    pipeline: str
+    documents: int
+    aggregations: list[str]
+    models: list[str]
+    examples: list[str]
+    limits: dict[str, int]
+
+
+class Problem(BaseModel):
+    """What is wrong, and what to do about it."""
+
+    error: str

@@ -1,0 +1,217 @@
+"""What the routes do, without the web: from a request's values to an answer as plain data."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, get_args
+
+from tamis import __version__
+from tamis.documents import Document, Query
+from tamis.errors import InputError, TamisError
+from tamis.expression import Call
+from tamis.plan import plan
+from tamis.rank.aggregate import Aggregate
+from tamis.ranking import Ranking
+from tamis.serve.answers import answer
+from tamis.serve.costs import Costs
+from tamis.serve.explain import explanation
+from tamis.serve.given import given
+from tamis.serve.metrics import Gauge, Metrics
+from tamis.serve.pipelines import Built, Pipelines, reload_or_keep
+from tamis.serve.rerank_api import ForeignRequest, foreign_answer
+from tamis.serve.schemas import Candidate, ExplainRequest, RerankRequest, SearchRequest
+from tamis.serve.work import Outcome, Work
+
+_LOG = logging.getLogger("tamis.serve")
+_WARM_UP = 600.0  # seconds in which models must have loaded
+
+
+class Service:
+    """An index, its pipelines, and the work on them."""
+
+    def __init__(
+        self,
+        pipelines: Pipelines,
+        *,
+        examples: Sequence[str] = (),
+        metrics: Metrics | None = None,
+        join: bool = True,
+    ) -> None:
+        self.pipelines, self.limits = pipelines, pipelines.limits
+        self.examples = list(examples)
+        self.metrics = metrics or Metrics()
+        self.work = Work(self.limits.queue, self.metrics, join=join)
+        self.ready = self.stopping = False
+        self.trouble = ""
+        self._reloading = False
+        self._writer = ThreadPoolExecutor(1, "tamis-answers")
+        self._writing = Costs()
+        self.metrics.gauges.append(
+            Gauge("tamis_documents", "Documents in the index.", lambda: len(pipelines.index))
+        )
+        self.metrics.gauges.append(Gauge("tamis_ready", "1 when ready.", lambda: float(self.is_ready)))
+
+    # -- starting and stopping
+
+    @property
+    def is_ready(self) -> bool:
+        return self.ready and not self.stopping
+
+    async def start(self) -> None:
+        """Begin to work, and warm up beside it: searches are answered meanwhile."""
+        self.work.start()
+        self._warming = asyncio.create_task(self._warm())
+
+    async def _warm(self) -> None:
+        try:
+            built = await asyncio.to_thread(self.pipelines.search, None)
+            for step in built.steps:
+                if not step.models:
+                    await asyncio.to_thread(step.stage.prepare)
+            text = await asyncio.to_thread(_some_words, built)
+            for _ in range(2):  # the first loads what the second is timed with
+                await self.work.rank(built.steps, Ranking(Query("0", text)), _WARM_UP)
+            self.ready = True
+        except TamisError as error:
+            self.trouble = str(error)
+            _LOG.error("cannot warm up: %s", error)
+        except Exception:
+            self.trouble = "cannot warm up: the server's log says why"
+            _LOG.exception("cannot warm up")
+
+    async def stop(self) -> None:
+        """When every request is answered."""
+        self._warming.cancel()
+        self.work.close()
+        self._writer.shutdown()
+
+    # -- the routes
+
+    async def info(self) -> dict[str, Any]:
+        built = await self._built(None, searching=True)
+        return {
+            "version": __version__,
+            "pipeline": built.expression,
+            "documents": len(built.index),
+            "aggregations": list(get_args(Aggregate)),
+            "models": self.pipelines.models,
+            "examples": self.examples,
+            "limits": self.limits.shown(),
+        }
+
+    async def search(self, request: SearchRequest) -> dict[str, Any]:
+        with self.work.place():
+            started = time.monotonic()
+            built = await self._built(request.pipeline, searching=True)
+            ranking = Ranking(Query("0", request.query))
+            outcome = await self._rank(built, ranking, started, request.deadline_ms)
+            return await self._write(
+                lambda: answer(built, outcome, request.k, started=started, trace=request.trace)
+            )
+
+    async def explain(self, request: ExplainRequest) -> dict[str, Any]:
+        with self.work.place():
+            started = time.monotonic()
+            built = await self._built(request.pipeline, searching=True)
+            built.index.document(request.id)  # better now than after all the work
+            ranking = Ranking(Query("0", request.query))
+            outcome = await self._rank(built, ranking, started, request.deadline_ms)
+            return await self._write(lambda: explanation(built, outcome, request.id))
+
+    async def rerank(self, request: RerankRequest) -> dict[str, Any]:
+        with self.work.place():
+            started = time.monotonic()
+            built = await self._built(request.pipeline, searching=False)
+            documents = [_document(each, place) for place, each in enumerate(request.documents)]
+            ranking = self._given(built, request.query, documents)
+            outcome = await self._rank(built, ranking, started, request.deadline_ms)
+            names = {place: document.id for place, document in zip(ranking.ids, documents, strict=True)}
+            return await self._write(
+                lambda: answer(built, outcome, request.k, started=started, trace=request.trace, names=names)
+            )
+
+    async def foreign_rerank(self, request: ForeignRequest) -> dict[str, Any]:
+        with self.work.place():
+            started = time.monotonic()
+            known = request.model in self.pipelines.models
+            expression = str(Call("mono", (), (("model", request.model),))) if known else None
+            built = await self._built(expression, searching=False)
+            texts = [each if isinstance(each, str) else each.text for each in request.documents]
+            documents = [Document(str(place), text) for place, text in enumerate(texts)]
+            ranking = self._given(built, request.query, documents)
+            outcome = await self._rank(built, ranking, started, None)
+            return await self._write(lambda: foreign_answer(request, outcome, built.expression))
+
+    async def document(self, identity: str) -> dict[str, Any]:
+        await self._follow()
+        found = self.pipelines.index.document(identity)
+        return {
+            "id": found.id,
+            "title": found.title,
+            "text": found.text,
+            "metadata": dict(found.metadata),
+        }
+
+    # -- what they share
+
+    async def _built(self, expression: str | None, *, searching: bool) -> Built:
+        await self._follow()
+        if (known := self.pipelines.known(expression, searching=searching)) is not None:
+            return known
+        # in a thread: the first use of a stage imports what it needs
+        build = self.pipelines.search if searching else self.pipelines.rerank
+        return await asyncio.to_thread(build, expression)
+
+    async def _follow(self) -> None:
+        """Take up a new commit of the index; requests that come meanwhile do with the last one."""
+        if self._reloading or not self.pipelines.outdated():
+            return
+        self._reloading = True
+        try:
+            outcome = await asyncio.to_thread(reload_or_keep, self.pipelines)
+        finally:
+            self._reloading = False
+        if outcome != "same":
+            self.metrics.reloads.add(1, outcome)
+
+    def _given(self, built: Built, query: str, documents: Sequence[Document]) -> Ranking:
+        ranking = given(query, documents, self.limits.candidates)
+        inferences = sum(int(step.inferences.sum()) for step in plan(built.stage, [len(documents)]))
+        if inferences > self.limits.inferences:
+            raise InputError(
+                f"{built.expression} may take {inferences:,} inferences for {len(documents):,} documents",
+                remedy=f"send fewer: this server takes {self.limits.inferences:,} inferences",
+            )
+        return ranking
+
+    async def _rank(self, built: Built, ranking: Ranking, started: float, deadline_ms: int | None) -> Outcome:
+        seconds = self.limits.deadline if deadline_ms is None else deadline_ms / 1000
+        # what is ranked has still to be written, and many may have to be written at once
+        writing = max(0.1 * seconds, min(1.5 * (self._writing.seconds("", 1) or 0.0), 0.5 * seconds))
+        left = seconds - writing - (time.monotonic() - started)
+        return await self.work.rank(built.steps, ranking, max(left, 0.0))
+
+    async def _write(self, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """An answer, by the one thread that writes them: the loop must not wait for long texts."""
+        started = time.monotonic()
+        made = await asyncio.get_running_loop().run_in_executor(self._writer, make)
+        self._writing.learn("", 1, time.monotonic() - started)
+        return made
+
+
+def _document(sent: str | Candidate, place: int) -> Document:
+    if isinstance(sent, str):
+        return Document(str(place), sent)
+    return Document(str(place) if sent.id is None else sent.id, sent.text, sent.title)
+
+
+def _some_words(built: Built) -> str:
+    """A query that finds something: a few words of the first document that has any."""
+    for document in built.index:
+        if built.index.weights(document.contents[:200]):
+            return document.contents[:200]
+    return "nothing"

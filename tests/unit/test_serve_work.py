@@ -1,0 +1,182 @@
+"""Lanes and deadlines, with stages that take as long as they are told."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tamis import Query
+from tamis.errors import InputError
+from tamis.expression import Call
+from tamis.ranking import Ranking, ScoreKind
+from tamis.serve.costs import Costs
+from tamis.serve.lane import Job, Lane
+from tamis.serve.metrics import Metrics
+from tamis.serve.pipelines import Step
+from tamis.serve.work import Outcome, Overloaded, Work
+from tamis.stage import Stage
+
+
+class Finds(Stage):
+    """Finds `count` documents, after some seconds or when it is let go; refuses the query "bad"."""
+
+    def __init__(self, count: int = 3, seconds: float = 0.0, gate: threading.Event | None = None) -> None:
+        self.count, self.seconds, self.gate = count, seconds, gate
+        self.calls: list[int] = []
+        self.depths: list[int | None] = []
+
+    @property
+    def expression(self) -> Call:
+        return Call("finds", (), (("count", self.count),))
+
+    def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
+        self.calls.append(len(rankings))
+        self.depths.append(depth)
+        if self.gate is not None:
+            assert self.gate.wait(10)
+        time.sleep(self.seconds)
+        if any(ranking.query.text == "bad" for ranking in rankings):
+            raise InputError("a bad query")
+        ids = tuple(f"d{number}" for number in range(self.count))
+        scores = -np.arange(self.count, dtype=np.float64)
+        return [replace(each, ids=ids, scores=scores, kind=ScoreKind.RETRIEVAL) for each in rankings]
+
+
+def step(stage: Stage, k: int | None = None) -> Step:
+    return Step("finds", repr(stage), stage, repr(stage), k, ())
+
+
+def ranked(run: Callable[[Work], Coroutine[Any, Any, Any]], queue: int = 8) -> tuple[Any, Metrics]:
+    """What comes of some requests, and the counts."""
+    metrics = Metrics()
+    work = Work(queue, metrics)
+    work.start()
+    try:
+        return asyncio.run(run(work)), metrics
+    finally:
+        work.close()
+
+
+def test_a_request_goes_through_all_stages() -> None:
+    first, second = Finds(9), Finds(5)
+    steps = [step(first, 4), step(second)]
+    outcome, _ = ranked(lambda work: work.rank(steps, Ranking(Query("0", "x")), 10.0))
+    assert outcome.complete
+    assert [len(done.ranking) for done in outcome.done] == [4, 5]
+    assert first.depths == [4]
+
+
+def test_a_deadline_keeps_what_is_finished() -> None:
+    gate = threading.Event()
+    steps = [step(Finds(2)), step(Finds(3, gate=gate))]
+
+    async def run(work: Work) -> Outcome:
+        try:
+            return await work.rank(steps, Ranking(Query("0", "x")), 0.1)
+        finally:
+            gate.set()
+
+    outcome, metrics = ranked(run)
+    assert not outcome.complete
+    assert outcome.ranking.ids == ("d0", "d1")
+    assert "tamis_degraded_total 1" in metrics.text()
+
+
+def test_nothing_finished_is_no_answer() -> None:
+    with pytest.raises(Overloaded, match="would not finish within 50 ms"):
+        ranked(lambda work: work.rank([step(Finds(seconds=0.3))], Ranking(Query("0", "x")), 0.05))
+
+
+def test_a_stage_that_cannot_be_done_in_time_is_not_begun() -> None:
+    slow = Finds(seconds=0.2)
+    steps = [step(Finds(2)), step(slow)]
+
+    async def run(work: Work) -> tuple[Outcome, float]:
+        await work.rank(steps, Ranking(Query("0", "x")), 10.0)
+        started = time.monotonic()
+        outcome = await work.rank(steps, Ranking(Query("0", "x")), 0.15)
+        return outcome, time.monotonic() - started
+
+    (outcome, seconds), _ = ranked(run)
+    assert not outcome.complete
+    assert slow.calls == [1]
+    assert seconds < 0.15
+
+
+def test_a_full_house() -> None:
+    async def run(work: Work) -> None:
+        with (
+            work.place(),
+            work.place(),
+            pytest.raises(Overloaded, match="2 requests are in work"),
+            work.place(),
+        ):
+            pass
+        with work.place():
+            assert work.in_work == 1
+
+    _, metrics = ranked(run, queue=2)
+    assert "tamis_refused_total 1" in metrics.text()
+
+
+def joined(texts: Sequence[str], cuts: Sequence[int | None], *, join: bool = True) -> tuple[Finds, list[Job]]:
+    """Requests that wait for one stage while its lane is busy."""
+    gate = threading.Event()
+    stage = Finds(5, gate=gate)
+    jobs = [
+        Job([step(stage, k)], Ranking(Query("0", text)), time.monotonic() + 10)
+        for text, k in zip(texts, cuts, strict=True)
+    ]
+    lane = Lane("test", lambda job: job.end(), Metrics(), join=join)
+    lane.add(jobs[0])
+    lane.start()
+    while not stage.calls:
+        time.sleep(0.001)
+    for job in jobs[1:]:
+        lane.add(job)
+    gate.set()
+    for job in jobs:
+        job.future.exception(10)
+    lane.close()
+    lane.join(10)
+    assert not lane.is_alive()
+    return stage, jobs
+
+
+def test_who_waits_for_one_stage_shares_a_call() -> None:
+    stage, jobs = joined(["a", "b", "c", "d"], [None, 2, 4, 3])
+    assert stage.calls == [1, 3]
+    assert stage.depths == [None, 4]
+    assert [len(job.done[0].ranking) for job in jobs] == [5, 2, 4, 3]
+    assert [job.done[0].ranking.query.text for job in jobs] == ["a", "b", "c", "d"]
+
+
+def test_or_has_one_of_its_own() -> None:
+    stage, _ = joined(["a", "b", "c"], [None] * 3, join=False)
+    assert stage.calls == [1, 1, 1]
+
+
+def test_one_request_does_not_fail_the_others() -> None:
+    stage, jobs = joined(["a", "b", "bad", "d"], [None] * 4)
+    assert stage.calls == [1, 3, 1, 1, 1]
+    assert [job.future.exception() is None for job in jobs] == [True, True, False, True]
+
+
+def test_an_estimate_is_not_trusted_for_ever() -> None:
+    now = 0.0
+    costs = Costs(lambda: now)
+    costs.learn("mono", 10, 1.0)
+    assert costs.seconds("mono", 20) == pytest.approx(2.0)
+    costs.learn("mono", 10, 2.0)
+    assert costs.seconds("mono", 10) == pytest.approx(1.3)
+    costs.learn("mono", 10, 0.1, given_up=True)  # says only that it takes at least that
+    assert costs.seconds("mono", 10) == pytest.approx(1.3)
+    now = 6.0
+    assert costs.seconds("mono", 10) is None
