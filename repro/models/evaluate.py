@@ -5,6 +5,8 @@
 MODEL is a folder or a bundled model. trec-dl-2019: the given BM25 run's first 100 reranked; wikiqa and
 trecqa: each question's own sentences ranked; the others: BM25's first 100 of the collection reranked. Means
 with 95 % intervals (BCa bootstrap over queries), and the difference to BM25. All in int8 on the processor.
+Where BM25 ranks the whole collection, the model is also interpolated with it, by the alpha that is best on
+the other such collections.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -21,8 +24,9 @@ import tamis
 from tamis.evaluate.measures import evaluate
 from tamis.evaluate.significance import bootstrap_interval, t_test
 from tamis.formats import Qrels, read_corpus, read_qrels, read_queries
+from tamis.rank.combine import min_max
 from tamis.rank.given import Documents, GivenRun
-from tamis.ranking import Ranking, Run
+from tamis.ranking import Ranking, Run, ScoreKind
 from tamis.stage import Stage
 
 #: The collections, each with its measure.
@@ -30,6 +34,7 @@ GIVEN = {"trec-dl-2019": "nDCG@10"}
 SENTENCES = {"wikiqa-test": "AP", "trecqa-test": "AP"}
 SEARCHED = {"cacm": "nDCG@10", "cranfield": "nDCG@10", "vaswani": "nDCG@10"}
 DEPTH = 100
+BM25, MONO = "BM25", "BM25 >> mono"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +61,60 @@ def main() -> None:
     arguments.add_argument("--out", type=Path)
     given = arguments.parse_args()
     rows: list[Row] = []
+    searched: list[Ranked] = []
     for name, measure in (GIVEN | SENTENCES | SEARCHED).items():
-        if not given.only or name in given.only:
-            rows += collection(given.data / name, measure, given.model, given.duo)
-            for row in rows[-3 if given.duo else -2 :]:
-                print(_line(row), flush=True)
+        if given.only and name not in given.only:
+            continue
+        found = collection(given.data / name, measure, given.model, given.duo)
+        searched += [found] if name in SEARCHED else []
+        new = found.rows()
+        print("\n".join(map(_line, new)), flush=True)
+        rows += new
+    for found in searched if len(searched) > 1 else ():
+        rows.append(interpolated(found, [other for other in searched if other is not found]))
+        print(_line(rows[-1]), flush=True)
     if given.out:
         given.out.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
 
 
-def collection(folder: Path, measure: str, model: str, duo: str | None) -> list[Row]:
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A collection's runs."""
+
+    name: str
+    measure: str
+    qrels: Qrels
+    runs: dict[str, Run]
+
+    def values(self, run: Run) -> dict[str, float]:
+        return evaluate(self.qrels, run, [self.measure]).per_query[self.measure]
+
+    def rows(self) -> list[Row]:
+        values = {name: self.values(run) for name, run in self.runs.items()}
+        return [_row(self.name, self.measure, name, own, values[BM25]) for name, own in values.items()]
+
+    def interpolated(self, alpha: float) -> dict[str, float]:
+        """The values of `BM25 >> interpolate(mono, alpha)`."""
+        made = []
+        for query, first in self.runs[BM25].items():
+            mono = self.runs[MONO][query]
+            places = {identity: place for place, identity in enumerate(mono.ids)}
+            own = min_max(mono.scores)[[places[identity] for identity in first.ids]]
+            mixed = alpha * min_max(first.scores) + (1 - alpha) * own
+            made.append(first.rescored(mixed, ScoreKind.COMBINED))
+        return self.values(Run(made))
+
+
+def interpolated(found: Ranked, others: Sequence[Ranked]) -> Row:
+    """With the alpha that is best for the mean over others."""
+    alphas = np.arange(11) / 10
+    means = [np.mean([np.mean(list(each.interpolated(a).values())) for each in others]) for a in alphas]
+    best = float(alphas[int(np.argmax(means))])
+    name = f"{BM25} >> interpolate(mono, alpha={best:g})"
+    return _row(found.name, found.measure, name, found.interpolated(best), found.values(found.runs[BM25]))
+
+
+def collection(folder: Path, measure: str, model: str, duo: str | None) -> Ranked:
     """BM25, mono, and mono with duo."""
     queries = list(read_queries(folder / "queries.jsonl"))
     qrels = read_qrels(folder / "qrels.txt")
@@ -73,18 +122,17 @@ def collection(folder: Path, measure: str, model: str, duo: str | None) -> list[
     with tempfile.TemporaryDirectory() as scratch:
         documents = list(read_corpus(folder / "corpus.jsonl"))
         index = tamis.Index.build(documents, Path(scratch) / "index")
-        runs = {"BM25": first(folder, index, judged, qrels)}
+        runs = {BM25: first(folder, index, judged, qrels)}
         texts = Documents(documents, only={document.id for document in documents})
-        candidates = GivenRun(runs["BM25"], texts)
-        stages: dict[str, Stage] = {"BM25 >> mono": candidates >> tamis.Mono(model=model)}
+        candidates = GivenRun(runs[BM25], texts)
+        stages: dict[str, Stage] = {MONO: candidates >> tamis.Mono(model=model)}
         if duo:
             stages["BM25 >> mono % 20 >> duo"] = (
                 candidates >> tamis.Mono(model=model) >> tamis.Duo(model=duo, k=20)
             )
         for name, stage in stages.items():
             runs[name] = stage.run(judged)
-    values = {name: evaluate(qrels, run, [measure]).per_query[measure] for name, run in runs.items()}
-    return [_row(folder.name, measure, name, found, values["BM25"]) for name, found in values.items()]
+    return Ranked(folder.name, measure, qrels, runs)
 
 
 def first(folder: Path, index: tamis.Index, queries: list[tamis.Query], qrels: Qrels) -> Run:
