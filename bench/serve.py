@@ -83,8 +83,8 @@ async def ask(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str, body: bytes
 ) -> tuple[int, bytes]:
     """One request on an open connection."""
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
-    writer.write(head.encode() + b"\r\n\r\n" + body)
+    head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+    writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
     lines = (await reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
     length = next(int(line.partition(":")[2]) for line in lines if line.startswith("content-length:"))
     return int(lines[0].split()[1]), await reader.readexactly(length)
@@ -174,8 +174,8 @@ async def until(port: int, method: str, path: str, body: bytes = b"") -> None:
     """Ask until the answer is 200."""
     while True:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        head = f"{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nconnection: close"
-        writer.write(f"{head}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
+        head = f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+        writer.write(f"{head}connection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
         answer = await reader.read()
         writer.close()
         if answer.split()[1] == b"200":

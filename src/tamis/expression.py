@@ -90,6 +90,7 @@ _NAME = re.compile(r"[a-z_][a-z0-9_]*")
 _CONSTANTS: dict[str, Value] = {"true": True, "false": False, "none": None}
 _MOST_DIGITS = 18  # what fits 64 bits
 _DEEPEST = 50  # stages within stages
+_FORM = 'write it like bm25(k1=1.2) % 100 >> mono(model="a folder")'
 
 
 def parse(text: str) -> Node:
@@ -118,14 +119,14 @@ class _Parser:
             match = _TOKEN.match(text, at)
             if match is None or match.lastgroup is None:
                 start = len(text) - len(text[at:].lstrip())
-                raise self.error(f"{text[start]!r} means nothing here", start)
+                raise self.error(f"{text[start]!r} means nothing here", start, _FORM)
             self.tokens.append((match.lastgroup, match[match.lastgroup], match.start(match.lastgroup)))
             at = match.end()
         self.next = 0
         self.depth = 0
 
-    def error(self, problem: str, at: int) -> ExpressionError:
-        return ExpressionError(f"column {at + 1} of the pipeline {self.text!r}: {problem}")
+    def error(self, problem: str, at: int, remedy: str = "") -> ExpressionError:
+        return ExpressionError(f"column {at + 1} of the pipeline {self.text!r}: {problem}", remedy=remedy)
 
     def peek(self, kind: str, value: str | None = None) -> bool:
         found_kind, found, _ = self.tokens[self.next]

@@ -109,6 +109,33 @@ def build(pipeline: str | Node, index: Index | None = None, runtime: Runtime | N
     return _build(node, Given(index, runtime or Runtime()))
 
 
+def check_searches(pipeline: str) -> None:
+    """That a pipeline finds candidates itself: a reranker that gets none ranks nothing, or fails late.
+
+    >>> check_searches("fuse(bm25, ql) % 10 >> mono")
+    >>> check_searches("mono % 10")
+    Traceback (most recent call last):
+    tamis.errors.ExpressionError: mono % 10 finds no candidates: begin with a stage that searches, as in
+    bm25 % 100 >> mono % 10
+    """
+    node = parse(pipeline)
+    first = node.stages[0] if isinstance(node, Then) else node
+    if not _searches(first):
+        remedy = f"begin with a stage that searches, as in bm25 % 100 >> {node}"
+        raise ExpressionError(f"{first} finds no candidates", remedy=remedy)
+
+
+def _searches(node: Node | Value) -> bool:
+    if isinstance(node, Then):
+        return _searches(node.stages[0])
+    if isinstance(node, Keep):
+        return _searches(node.stage)
+    if not isinstance(node, Call):
+        return False
+    # an unknown name has an error of its own
+    return node.name in SEARCHING or node.name not in STAGES or any(map(_searches, node.arguments))
+
+
 def parameters_of(name: str) -> dict[str, inspect.Parameter]:
     """What a stage of the language takes.
 

@@ -128,7 +128,7 @@ def test_from_documents_to_figures_as_processes(folder: Path, tmp_path: Path) ->
     )
     assert evaluated.returncode == 0, evaluated.stderr
     assert evaluated.stdout.split() == ["run", "RR", "R@1000", *["─" * 23], "a.run", "0.6667", "0.6667"]
-    assert "a.run: judged queries missing from the run (counted as zero): 1 (q4)" in evaluated.stderr
+    assert "a.run: judged queries missing from the run (counted as zero): 1 (q4); if they" in evaluated.stderr
     assert "queries without a relevant document (not counted): 1 (q5)" in evaluated.stderr
 
 
@@ -136,12 +136,22 @@ BAD = {
     "no verb of that name": (["serch"], "there is no verb 'serch': use search"),
     "no arguments": (["search"], "the following arguments are required: IDX, QUERY"),
     "unknown option": (["search", "idx", "x", "--fast"], "unrecognized arguments: --fast"),
+    "misspelt option": (["search", "idx", "x", "--jsn"], "--jsn: use --json, or see `tamis search --help`"),
     "empty query": (["search", "idx", " "], "the query is empty"),
     "no results wanted": (["search", "idx", "x", "-k", "0"], "'0' is not a whole number of at least 1"),
     "no index": (["search", "nowhere", "x"], "nowhere holds no index: make one with `tamis index"),
     "not an index": (["search", ".", "x"], ". holds no index"),
     "a file for an index": (["search", "corpus.jsonl", "x"], "corpus.jsonl holds no index"),
     "unknown stage": (["search", "idx", "x", "-p", "bm26"], "there is no stage 'bm26': use bm25"),
+    "nothing that searches": (
+        ["search", "idx", "x", "-p", "maxp(mono) % 5"],
+        "maxp(mono) % 5 finds no candidates: begin with a stage that searches, as in bm25 % 100 >> maxp(",
+    ),
+    "nothing that searches in a run": (
+        ["run", "idx", "queries.tsv", "-o", "x.run", "-p", "mono"],
+        "mono finds no candidates",
+    ),
+    "another sign": (["search", "idx", "x", "-p", "bm25 > mono"], "means nothing here: write it like bm25("),
     "half a pipeline": (["search", "idx", "x", "-p", "bm25 >>"], "column 8"),
     "unknown option of a stage": (
         ["search", "idx", "x", "-p", "bm25(speed=3)"],
@@ -157,7 +167,7 @@ BAD = {
     "same id twice": (["index", "twice.jsonl", "-o", "new"], "the document id 'd1' occurs twice"),
     "unknown analyzer": (["index", "corpus.jsonl", "-o", "new", "--analyzer", "klingon"], "'klingon'"),
     "folder in use": (["index", "corpus.jsonl", "-o", "."], ". is not empty and is not an index"),
-    "index there": (["index", "corpus.jsonl", "-o", "idx"], "idx already holds an index"),
+    "index there": (["index", "corpus.jsonl", "-o", "idx"], "an index: add to it (--add), or"),
     "two ways": (["index", "corpus.jsonl", "-o", "idx", "--add", "--overwrite"], "not allowed with"),
     "other analyzer": (
         ["index", "corpus.jsonl", "-o", "idx", "--add", "--analyzer", "plain"],
@@ -290,6 +300,18 @@ def test_add_replace_skip_delete_merge(own_index: Path, tmp_path: Path, tamis: T
     assert tamis("merge", own_index, "--json").json["segments"] == 1
     checked = tamis("doctor", own_index, "--json").json["index"]
     assert (checked["documents"], checked["deleted"], checked["advice"]) == (4, 0, None)
+
+
+def test_files_of_a_folder_that_are_not_read_are_told(tmp_path: Path, tamis: Tamis) -> None:
+    (tmp_path / "notes" / "deep").mkdir(parents=True)
+    (tmp_path / "notes" / "soup.txt").write_text("Onions and butter")
+    (tmp_path / "notes" / "deep" / "cake.pdf").write_bytes(b"%PDF")
+    said = tamis("index", tmp_path / "notes", "-o", tmp_path / "new")
+    assert said.status == 0
+    assert "warning: 1 file left out, such as" in said.err
+    assert "cake.pdf: a folder's .jsonl, .tsv, .trec, .txt, .md are read" in said.err
+    (tmp_path / "notes" / "deep" / "cake.pdf").unlink()
+    assert tamis("index", tmp_path / "notes", "-o", tmp_path / "new", "--overwrite").err == ""
 
 
 def test_overwrite_and_skip_bad(own_index: Path, tmp_path: Path, tamis: Tamis) -> None:

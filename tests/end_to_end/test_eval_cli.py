@@ -51,6 +51,17 @@ def test_judged_documents_stand_beside_a_cutoff(tamis: Tamis) -> None:
     assert values[1:5] == [f"{value:.4f}" for value in by_hand]
 
 
+def test_no_number_and_no_name_is_folded_in_80_columns(tamis: Tamis, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("bm25.run").write_text(RUN)
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = tamis("qrels.txt", "bm25.run")
+    header, rule, values = (line.split() for line in out.splitlines() if line.strip())
+    assert header == ["run", "nDCG@10", "Judged@10", "AP", "RR@10", "P@10", "R@1000", "Judged@1000"]
+    assert values[0] == "bm25.run"
+    assert len(values) == len(header)
+    assert len(rule) == 1
+
+
 def test_only_what_is_asked_for(tamis: Tamis) -> None:
     _, out, _ = tamis("qrels.txt", "a.run", "-m", "P@2", "--only")
     assert "Judged" not in out
@@ -60,7 +71,8 @@ def test_who_counts_is_said(tamis: Tamis) -> None:
     _, _, err = tamis("qrels.txt", "a.run", "-m", "P@1")
     assert err.splitlines() == [
         "warning: qrels.txt: queries without a relevant document (not counted): 1 (q3)",
-        "warning: a.run: judged queries missing from the run (counted as zero): 1 (q4)",
+        "warning: a.run: judged queries missing from the run (counted as zero): 1 (q4); "
+        "if they were not asked, give the judgments of the others alone",
         "warning: a.run: queries of the run without judgments (not counted): 1 (new)",
         "warning: a.run: the order of equal scores matters in 1 query (they stand by the rank column, then "
         "as in the file): could be P@1 0.0000 (0.0000 to 0.3333)",

@@ -182,6 +182,14 @@ def test_a_precision_in_the_pipeline_holds_before_the_option(place: Path) -> Non
 # ------------------------------------------------------------------------------------------------------------
 
 
+def test_an_id_that_no_run_can_hold_is_told_before_the_models_run(place: Path, tamis: Tamis) -> None:
+    Index.open("idx").add([Document("my notes.txt", "nothing that is asked for")])
+    said = tamis("run", "idx", "queries.tsv", "-o", "x.run", "-p", "bm25 % 5 >> mono(model=m)")
+    assert said.status == 2
+    assert "the document id 'my notes.txt' is empty or holds white space" in said.err
+    assert not Path("x.run.journal").exists()
+
+
 def test_a_plan_of_a_run_counts_its_lists(place: Path, tamis: Tamis) -> None:
     lists = {"q001": 7, "q002": 3, "q003": 1}
     ids = [document.id for document in read_corpus("corpus.jsonl")]

@@ -151,7 +151,7 @@ def test_passages_that_earned_a_score_are_shown(server: Served) -> None:
 @pytest.mark.parametrize("document", ODD, ids=["slashes", "dots", "unicode"])
 def test_any_id_can_be_asked_for(server: Served, document: Document) -> None:
     found = server.get(f"/documents/{quote(document.id, safe='')}").json()
-    assert found["id"], found["text"] == (document.id, document.text)
+    assert (found["id"], found["text"]) == (document.id, document.text)
     assert found["metadata"] == dict(document.metadata)
     explained = server.post("/explain", query="sieve", id=document.id, pipeline="bm25").json()
     assert explained["id"] == document.id
@@ -213,7 +213,7 @@ def test_the_rerank_api_of_others(server: Served) -> None:
 def test_the_state_of_the_server(server: Served) -> None:
     info = server.get("/info").json()
     assert (info["documents"], info["pipeline"]) == (403, PIPELINE)
-    assert {"m", "slow"} <= set(info["models"])
+    assert (info["models"]["m"], info["models"]["slow"]) == ("mono", "mono")
     assert server.get("/healthz").json() == {"status": "alive"}
     page = server.get("/?q=sieve")
     assert "default-src 'none'" in page.headers["content-security-policy"]
@@ -234,7 +234,7 @@ def test_the_state_of_the_server(server: Served) -> None:
     ("body", "reason"),
     [
         ({"query": ""}, "query: "),
-        ({"query": " \n"}, "query: "),
+        ({"query": " \n"}, "query is blank: "),
         ({"query": "x" * 2001}, "query: String should have at most 2000 characters"),
         ({"query": "x", "k": 0}, "k: Input should be greater than or equal to 1"),
         ({"query": "x", "k": "10"}, "k: "),
@@ -262,8 +262,8 @@ def test_a_search_that_cannot_be_carried_out(server: Served, body: dict[str, Any
         ("/rerank", {"query": "x", "documents": []}, "documents: "),
         ("/rerank", {"query": "x", "documents": ["y"], "pipeline": "bm25"}, "bm25 searches"),
         ("/rerank", {"query": "x", "documents": ["y"] * 1001}, "send at most 1,000"),
-        ("/rerank", {"query": "x", "documents": [{"txt": "y"}]}, "documents.0"),
-        ("/v1/rerank", {"query": "x", "documents": [1]}, "documents.0"),
+        ("/rerank", {"query": "x", "documents": [{"txt": "y"}]}, "documents.0.text: Field required"),
+        ("/v1/rerank", {"query": "x", "documents": [1]}, "documents.0: give a text, or an object"),
         ("/v2/rerank", {"documents": ["y"]}, "query: Field required"),
     ],
 )
@@ -294,6 +294,14 @@ def test_bodies_that_are_not_what_they_should_be(server: Served, content: bytes)
     answer = server.client.post("/search", content=content, headers=headers)
     assert answer.status_code in (400, 422)
     assert answer.json()["error"]
+
+
+def test_json_without_its_header_is_refused_with_the_header(server: Served) -> None:
+    """As curl sends it. It is not read all the same: any page could send that from a visitor's browser."""
+    headers = {"content-type": "application/x-www-form-urlencoded"}
+    answer = server.client.post("/search", content=b'{"query": "x"}', headers=headers)
+    assert answer.status_code == 422
+    assert answer.json()["error"].endswith("send one, with the header content-type: application/json")
 
 
 def test_a_body_is_counted_as_it_comes(server: Served) -> None:
@@ -363,6 +371,12 @@ def test_a_server_that_cannot_start(
     assert "choose another with --port" in capsys.readouterr().err
     assert main(["serve", "idx", "-p", "mono(model=m)"]) == 2
     assert "finds no candidates" in capsys.readouterr().err
+    for options in (["-p", "bm25 >> mono(model=gone)"], ["-p", "bm25", "--model", "gone"]):
+        assert main(["serve", "idx", *options]) == 2
+        assert capsys.readouterr().err.startswith("error: gone is not in the local cache")
+    for host in ("a..b", "none.invalid"):
+        assert main(["serve", "idx", "-p", "bm25", "--host", host]) == 2
+        assert f"'{host}' is no address to listen on" in capsys.readouterr().err
     monkeypatch.setenv("TAMIS_API_KEY", " ")
     assert main(["serve", "idx"]) == 2
     assert "TAMIS_API_KEY holds no key" in capsys.readouterr().err
@@ -401,6 +415,9 @@ def test_requests_share_a_call_and_get_what_they_would_alone(server: Served) -> 
             pool.map(lambda q: server.post("/search", query=q, deadline_ms=60_000).json(), QUERIES * 3)
         )
     assert [each["results"] for each in together] == [each["results"] for each in alone] * 3
+    for count in ("inferences", "truncated"):
+        own = [each["stages"][1][count] for each in alone]
+        assert [each["stages"][1][count] for each in together] == own * 3
     calls = server.metric('tamis_batch_requests_count{stage="mono"}')
     assert server.metric('tamis_batch_requests_sum{stage="mono"}') > calls
 

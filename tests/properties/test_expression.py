@@ -158,7 +158,8 @@ def test_garbage_is_an_error_with_its_place(text: str) -> None:
 def test_errors_name_the_column_and_the_problem(text: str, column: int, problem: str) -> None:
     with pytest.raises(ExpressionError) as caught:
         parse(text)
-    assert str(caught.value) == f"column {column} of the pipeline {text!r}: {problem}"
+    assert caught.value.problem == f"column {column} of the pipeline {text!r}: {problem}"
+    assert bool(caught.value.remedy) == problem.endswith("means nothing here")
 
 
 # -- what it means

@@ -48,6 +48,14 @@ def set_config(folder: Path, **fields: object) -> None:
 # What loads.
 
 
+def test_the_folder_of_a_training_run_names_its_model(tmp_path, tiny_checkpoint):
+    for name in ("last", "best"):
+        trained = tiny_checkpoint(tmp_path / "run" / name)
+        with pytest.raises(InputError, match=rf"run: has a training run in it: give .*{name}$"):
+            load_checkpoint(str(tmp_path / "run"))
+        assert load_checkpoint(str(trained)).config.family == "bert"
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_tensors_are_those_of_the_file_under_our_names(family, tmp_path, tiny_checkpoint):
     folder = tiny_checkpoint(tmp_path, family, labels=2, layers=3)

@@ -315,7 +315,7 @@ def test_paths_and_formats_are_checked_before_reading(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no such file or folder"):
         read_corpus(good, tmp_path / "missing.tsv")
-    with pytest.raises(InputError, match=r"the suffix '\.parquet' names no corpus format: give the format"):
+    with pytest.raises(InputError, match=r"'\.parquet' names no corpus format: give the format \(--format\)"):
         read_corpus(write(tmp_path / "a.parquet", ""))
     with pytest.raises(InputError, match="holds no corpus file"):
         read_corpus(tmp_path / "empty")

@@ -10,6 +10,7 @@ import pytest
 from tamis import Document, Index
 from tamis.errors import ExpressionError, TamisError
 from tamis.serve.limits import Limits
+from tamis.serve.models import stage_of
 from tamis.serve.pipelines import Pipelines, reload_or_keep
 
 
@@ -52,6 +53,21 @@ def test_models_that_a_client_may_name(index: Index, model: str) -> None:
     with pytest.raises(ExpressionError, match="this server has no model"):
         pipelines.search(f'bm25 >> mono(model="{model}")')
     assert Pipelines(index, "bm25", models=[model]).search(f'bm25 % 5 >> mono(model="{model}")')
+
+
+def test_the_stage_of_a_model_is_in_the_model(tiny_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    for segments, stage in ((1, "mono"), (2, "mono"), (3, "duo")):
+        assert stage_of(str(tiny_checkpoint(tmp_path / "m", layers=1, segments=segments))) == stage
+    (tmp_path / "m" / "tamis.json").write_text('{"format": 1, "kind": "parade-max"}')
+    assert stage_of(str(tmp_path / "m")) == "parade"
+
+
+def test_passages_without_number_are_for_who_starts_the_server(index: Index, model: str) -> None:
+    whole = f'bm25 % 5 >> birch(mono(model="{model}"))'
+    with pytest.raises(ExpressionError, match="give it one, as in passages=30"):
+        Pipelines(index, "bm25", models=[model]).search(whole)
+    own = Pipelines(index, whole)
+    assert own.search(None).expression == own.search(whole).expression == whole
 
 
 def test_a_new_commit_is_taken_up_and_the_old_one_stays_readable(index: Index) -> None:

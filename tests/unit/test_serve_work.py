@@ -7,16 +7,21 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tamis import Query
+from tamis import Document, Query
 from tamis.errors import InputError
 from tamis.expression import Call
+from tamis.plan import rerankers
+from tamis.rank.combine import Fuse
+from tamis.rank.mono import Mono
 from tamis.ranking import Ranking, ScoreKind
 from tamis.serve.costs import Costs
+from tamis.serve.given import given
 from tamis.serve.lane import Job, Lane
 from tamis.serve.metrics import Metrics
 from tamis.serve.pipelines import Step
@@ -167,6 +172,33 @@ def test_one_request_does_not_fail_the_others() -> None:
     stage, jobs = joined(["a", "b", "bad", "d"], [None] * 4)
     assert stage.calls == [1, 3, 1, 1, 1]
     assert [job.future.exception() is None for job in jobs] == [True, True, False, True]
+
+
+def test_who_shares_a_call_is_told_of_the_own_share(
+    tiny_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    model = str(tiny_checkpoint(tmp_path / "m", layers=1, positions=48))
+    texts = [["a sieve"] * 3, ["a sieve", "soup " * 90], ["soup " * 90] * 2]
+    for stage in (Mono(model), Fuse(Mono(model), Mono(model, score="logit"))):
+        models = tuple(rerankers(stage))
+        shared = Step("own", repr(stage), stage, repr(stage), None, models)
+        jobs = [
+            Job([shared], given("sieve", [Document("x", text) for text in each], 9), time.monotonic() + 60)
+            for each in texts
+        ]
+        metrics = Metrics()
+        lane = Lane("test", lambda job: job.end(), metrics, join=True)
+        for job in jobs:
+            lane.add(job)
+        lane.start()
+        for job in jobs:
+            job.future.result(10)
+        lane.close()
+        assert 'tamis_batch_requests_sum{stage="own"} 3' in metrics.text()
+        assert 'tamis_batch_requests_count{stage="own"} 1' in metrics.text()
+        tallies = [job.done[0].tally for job in jobs]
+        counts = [(tally.inferences, tally.truncation.texts_cut) for tally in tallies]
+        assert counts == [(3 * len(models), 0), (2 * len(models), len(models)), (2 * len(models),) * 2]
 
 
 def test_an_estimate_is_not_trusted_for_ever() -> None:

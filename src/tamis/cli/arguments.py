@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn, get_args
 
@@ -14,7 +15,11 @@ class ArgumentParser(argparse.ArgumentParser):
     """Says what is wrong in one line, as everything else does."""
 
     def error(self, message: str) -> NoReturn:
-        raise InputError(message, remedy=f"see `{self.prog} --help`")
+        # argparse tells what it does not know in its message only
+        unknown = message.removeprefix("unrecognized arguments: ").split()[0]
+        near = get_close_matches(unknown, self._option_string_actions, 1) if unknown[:1] == "-" else []
+        meant = f"use {near[0]}, or " if near else ""
+        raise InputError(message, remedy=f"{meant}see `{self.prog} --help`")
 
 
 def at_least_one(text: str) -> int:

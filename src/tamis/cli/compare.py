@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from tamis.cli.arguments import ArgumentParser, json_argument
-from tamis.cli.console import PLAIN_WIDTH, doing, note, stdout
+from tamis.cli.console import PLAIN_WIDTH, doing, note, print_table, stdout
 from tamis.errors import InputError
 from tamis.evaluate.compare import Comparison, Family, compare
 from tamis.evaluate.measures import DEFAULT_MEASURES
@@ -130,8 +130,13 @@ def _write(comparison: Comparison, format: Format, output: Path | None) -> None:
 
 
 def _print(console: Console, comparison: Comparison) -> None:
+    from rich.table import Table
+
     for part in terminal(comparison, unicode=console.encoding.startswith("utf")):
-        console.print(part)
+        if isinstance(part, Table):
+            print_table(console, part)
+        else:
+            console.print(part)
 
 
 def _names(paths: list[str]) -> dict[str, str]:

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 PLAIN_WIDTH = 100  # columns, where the output is no terminal
 LOG_EVERY = 30.0  # seconds between lines of progress, where the error stream is no terminal
 _REFRESH = 0.1
+_ANY_WIDTH = 10_000  # columns
 
 
 def stdout() -> Console:
@@ -30,6 +32,20 @@ def _console(*, stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else PLAIN_WIDTH
     return Console(stderr=stderr, width=width, markup=False, highlight=False, emoji=False)
+
+
+def print_table(console: Console, table: Table) -> None:
+    """A table, its columns closer together where it would be too wide: a folded number is no number."""
+
+    def too_wide() -> bool:
+        wide = console.options.update(width=_ANY_WIDTH)
+        return console.measure(table, options=wide).maximum > console.width
+
+    if too_wide():
+        table.collapse_padding = True
+    if too_wide():
+        table.padding = (0, 0)
+    console.print(table)
 
 
 def print_json(value: Any) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tamis.cli.arguments import ArgumentParser
-from tamis.cli.console import counted, doing, duration, printable, size, size_on_disk, stdout
+from tamis.cli.console import counted, doing, duration, print_table, printable, size, size_on_disk, stdout
 from tamis.cli.eval import table
 from tamis.cli.search import print_ranking, timed
 from tamis.documents import Query
@@ -104,7 +104,7 @@ def _evaluate(console: Console, index: Index, queries: list[Query], qrels: Qrels
             evaluations[pipeline] = evaluate(qrels, run, MEASURES)
     seconds = time.perf_counter() - started
     console.print(f"{counted(len(queries), 'question')}, {len(PIPELINES)} pipelines, {duration(seconds)}.\n")
-    console.print(table("pipeline", evaluations, MEASURES))
+    print_table(console, table("pipeline", evaluations, MEASURES))
 
 
 def _what_next(console: Console, keep: Path | None) -> None:
@@ -115,9 +115,10 @@ def _what_next(console: Console, keep: Path | None) -> None:
         console.print(f"    {program} demo --keep demo", style="green", soft_wrap=True)
     here = shlex.quote(str(keep or "demo"))
     for command in (
-        f'{program} search {here}/index "director of The Invisible Menace" -p "bm25 % 50 >> mono" --explain',
+        f'{program} search {here}/index "who directed Nandhi" -p "bm25 % 50 >> mono" --explain',
+        f"{program} serve {here}/index  # a page in your browser",
         f'{program} run {here}/index {here}/queries.jsonl -o {here}/mine.run -p "bm25(k1=1.2)"',
-        f"{program} compare {here}/qrels.txt {here}/bm25.run {here}/mono.run",
+        f"{program} compare {here}/qrels.txt {here}/bm25.run {here}/mono.run -m nDCG@10",
         f"{program} index your-documents/ -o your-index",
     ):
         console.print(f"    {command}", style="green", soft_wrap=True)

@@ -25,7 +25,7 @@ OPTIONAL = {
     "pyndeval": ("the measures alpha_nDCG, ERR_IA and StRecall", "pip install pyndeval"),
     "tantivy": ("`make bench` beside tantivy", "pip install 'tamis[bench]'"),
     "bm25s": ("`make bench` beside bm25s", "pip install 'tamis[bench]'"),
-    "torch": ("rerankers on a GPU", "pip install 'tamis[torch]'"),
+    "torch": ("training, and rerankers on a GPU", "pip install 'tamis[torch]'"),
 }
 _MANY_DELETED = 0.2
 

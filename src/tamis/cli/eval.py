@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from tamis.cli.arguments import ArgumentParser
-from tamis.cli.console import counted, print_json, printable, stdout, warn
+from tamis.cli.console import counted, print_json, print_table, printable, stdout, warn
 from tamis.errors import InputError
 from tamis.evaluate.formulae import ShortLists
 from tamis.evaluate.measures import (
@@ -98,7 +98,12 @@ def main(
         next(iter(evaluations.values())).irrelevant,
     )
     for path, evaluation in evaluations.items():
-        _warn(path, "judged queries missing from the run (counted as zero)", evaluation.missing)
+        _warn(
+            path,
+            "judged queries missing from the run (counted as zero)",
+            evaluation.missing,
+            "; if they were not asked, give the judgments of the others alone",
+        )
         _warn(path, "queries of the run without judgments (not counted)", evaluation.unjudged)
         _warn_of_ties(path, evaluation, ties[path])
     if json:
@@ -133,12 +138,12 @@ def _evaluated(
 def _print(evaluations: Mapping[str, Evaluation], names: Sequence[str], per_query: bool) -> None:
     console = stdout()
     if not per_query:
-        console.print(table("run", _labels(evaluations), names))
+        print_table(console, table("run", _labels(evaluations), names))
         return
     for path, evaluation in evaluations.items():
         if len(evaluations) > 1:
             console.print(printable(path), style="bold")
-        console.print(_queries(evaluation, names))
+        print_table(console, _queries(evaluation, names))
 
 
 def table(what: str, evaluations: Mapping[str, Evaluation], measures: Sequence[str]) -> Table:
@@ -194,10 +199,10 @@ def _labels(evaluations: Mapping[str, Evaluation]) -> dict[str, Evaluation]:
     return dict(zip(names if short else evaluations, evaluations.values(), strict=True))
 
 
-def _warn(path: str, what: str, qids: Sequence[str]) -> None:
+def _warn(path: str, what: str, qids: Sequence[str], remedy: str = "") -> None:
     if qids:
         some = ", ".join(qids[:_NAMED]) + (", ...: --json names all" if len(qids) > _NAMED else "")
-        warn(f"{path}: {what}: {len(qids):,} ({some})")
+        warn(f"{path}: {what}: {len(qids):,} ({some}){remedy}")
 
 
 def _warn_of_ties(path: str, evaluation: Evaluation, ties: TieEffect) -> None:

@@ -23,7 +23,9 @@ from tamis.cli.console import (
 )
 from tamis.documents import Document
 from tamis.errors import InputError
+from tamis.files import STDIN
 from tamis.formats import CorpusFormat, SkipReport, read_corpus
+from tamis.formats.corpora import FOLDER_SUFFIXES, files_left_out
 from tamis.retrieve.index import Index, IndexWriter, OnDuplicate, create
 
 
@@ -135,8 +137,16 @@ def main(
         on_disk = size(size_on_disk(output))
         documents_now = counted(len(made), "document")
         sys.stdout.write(f"{output}: {documents_now}{read_too}, {duration(seconds)}, {on_disk} on disk\n")
+    others = [] if format else [path for name in corpus for path in _left_out(name)]
+    if others:
+        known = ", ".join(FOLDER_SUFFIXES)
+        warn(f"{counted(len(others), 'file')} left out, such as {others[0]}: a folder's {known} are read")
     if skipped and skipped.count:
         warn(f"{counted(skipped.count, 'bad line')} left out, such as {skipped.examples[0]}")
+
+
+def _left_out(name: str) -> list[Path]:
+    return files_left_out(Path(name)) if name != STDIN and Path(name).is_dir() else []
 
 
 def _add(documents: Iterable[Document], writer: IndexWriter, commit_every: int | None) -> int:

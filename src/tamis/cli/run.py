@@ -10,7 +10,9 @@ from tamis.errors import InputError
 from tamis.formats import TopicField, read_queries
 from tamis.formats.lines import check_column
 from tamis.infer.runtime import Device, Precision, Runtime
+from tamis.plan import rerankers
 from tamis.retrieve.index import Index
+from tamis.stages import check_searches
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -49,6 +51,7 @@ def main(
     wanted = read_queries(queries, field=field)
     if not wanted:
         raise InputError("no query in it", remedy="check the file and its format", path=queries)
+    check_searches(pipeline)
     journal = None if dry_run else journal_of(output, resume)
     opened = Index.open(index)
     # a dry run writes nothing, not even scores
@@ -58,6 +61,9 @@ def main(
 
         print_plan(stage, [0] * len(wanted), wanted, stage, json=json)
         return
+    if rerankers(stage):  # hours may pass until the run is written, whose columns cannot hold every id
+        for identity in opened.ids():
+            check_column(identity, "document id")
     result = ranked(stage, wanted, journal, "Searching")
     about = {
         "index": str(index),

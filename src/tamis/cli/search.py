@@ -28,6 +28,7 @@ from tamis.retrieve.feedback import RM3
 from tamis.retrieve.index import Index, TermContribution
 from tamis.retrieve.retriever import Retriever
 from tamis.stage import Kept, Pipeline, Stage
+from tamis.stages import check_searches
 from tamis.text.analyze import Analyzer
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def main(
     if not text:
         raise InputError("the query is empty", remedy="give at least one word")
     opened = Index.open(index)
+    check_searches(pipeline)
     stage = opened.pipeline(pipeline, Runtime(device, precision, workers, cache))
     explanations: dict[str, Explanation] = {}
     if models := rerankers(stage):
@@ -76,7 +78,8 @@ def main(
             for model in models:
                 model.prepare()
         started = time.perf_counter()
-        after = each_stage(stage % k, text)
+        with doing(f"Ranking by {stage!r}"):
+            after = each_stage(stage % k, text)
         ranking, seconds = after[-1][1], time.perf_counter() - started
         if explain:
             explanations = {identity: places(after, identity) for identity in ranking.ids}

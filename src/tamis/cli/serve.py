@@ -10,6 +10,7 @@ from pathlib import Path
 from tamis.cli.arguments import ArgumentParser, at_least_one, runtime_arguments
 from tamis.cli.console import counted, note, warn
 from tamis.errors import InputError, MissingDependencyError
+from tamis.files import read_text
 from tamis.infer.runtime import Device, Precision, Runtime
 from tamis.retrieve.index import Index
 from tamis.serve.limits import LONGEST_DEADLINE, Limits
@@ -111,17 +112,17 @@ def main(
     pipelines = Pipelines(opened, pipeline, runtime, limits, model)
     pipelines.search(None)  # a pipeline that cannot be built is better known now
     service = Service(pipelines, examples=example_queries(opened, examples), join=not one_at_a_time)
-    if host not in ("127.0.0.1", "localhost", "::1") and key is None:
-        warn(f"anyone who reaches {host} may ask: set {KEY}, or give --api-key-file")
 
-    def started(url: str) -> None:
+    def started(url: str, local: bool) -> None:
+        if not local and key is None:
+            warn(f"anyone who reaches {host} may ask: set {KEY}, or give --api-key-file")
         note(f"{counted(len(opened), 'document')}, {pipelines.search(None).expression}: {url}")
 
     serve(service, host, port, api_key=key, started=started)
 
 
 def _api_key(path: Path | None) -> str | None:
-    key = os.environ.get(KEY) if path is None else path.read_text(encoding="utf-8")
+    key = os.environ.get(KEY) if path is None else read_text(path)
     if key is None:
         return None
     where = KEY if path is None else str(path)
@@ -140,7 +141,8 @@ def _duration(text: str) -> float:
     match = _DURATION.fullmatch(text)
     seconds = float(match[1]) / (1000 if match[2] == "ms" else 1) if match else 0.0
     if not 0.001 <= seconds <= LONGEST_DEADLINE:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time of 1ms to {LONGEST_DEADLINE:.0f}s")
+        longest = f"{LONGEST_DEADLINE:.0f}s"
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time of 1ms to {longest}, such as 500ms or 2s")
     return seconds
 
 

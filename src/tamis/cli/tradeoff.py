@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from tamis.cli.arguments import ArgumentParser, at_least_one, json_argument, runtime_arguments
-from tamis.cli.console import counted, print_json, printable, progress, stdout, warn
+from tamis.cli.console import counted, print_json, print_table, printable, progress, stdout, warn
 from tamis.cli.rerank import check_reranks, texts_of_run
 from tamis.documents import Query
 from tamis.errors import InputError
@@ -261,7 +261,7 @@ def _write(
 
 
 def _print(found: Tradeoff) -> None:
-    stdout().print(_table(found, frontier(found.points, found.kind)))
+    print_table(stdout(), _table(found, frontier(found.points, found.kind)))
     for sentence in summary(found):
         stdout().print(printable(sentence))
     if found.alone:

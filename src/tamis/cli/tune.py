@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tamis.cli.arguments import ArgumentParser, at_least_one, json_argument, runtime_arguments
-from tamis.cli.console import counted, print_json, printable, progress, stdout, warn
+from tamis.cli.console import counted, print_json, print_table, printable, progress, stdout, warn
 from tamis.cli.job import run_arguments
 from tamis.errors import InputError
 from tamis.evaluate.folds import Fold, make_folds, read_folds, write_folds
@@ -159,6 +159,6 @@ def _print(result: CrossValidation, output: Path) -> None:
     for number, choice in enumerate(result.choices, start=1):
         values = [Text(printable(str(choice.setting[name]))) for name in names]
         table.add_row(str(number), *values, f"{choice.train:.4f}", f"{choice.test:.4f}", str(choice.queries))
-    stdout().print(table)
+    print_table(stdout(), table)
     what = f"{counted(len(result.run), 'query', 'queries')} of {counted(len(result.choices), 'test fold')}"
     sys.stdout.write(f"{output}: {what}, {counted(len(result.tried), 'setting')} tried\n")

@@ -30,7 +30,7 @@ _SUFFIXES: dict[str, CorpusFormat] = {
     ".md": "text",
 }
 # Inside a folder fewer names count: a stray package.json does not make a folder of notes a corpus.
-_FOLDER_SUFFIXES = (".jsonl", ".tsv", ".trec", ".txt", ".md")
+FOLDER_SUFFIXES = (".jsonl", ".tsv", ".trec", ".txt", ".md")
 
 
 class _Source(NamedTuple):
@@ -75,6 +75,21 @@ def read_corpus(
     return _read_sources(sources, skipped)
 
 
+def files_left_out(folder: Path) -> list[Path]:
+    """The files of a folder that `read_corpus` passes over, since it cannot tell their format.
+
+    >>> folder = getfixture("tmp_path")
+    >>> for name in ("a.txt", "b.md", "c.pdf"):
+    ...     (folder / name).touch()
+    >>> [path.name for path in files_left_out(folder)]
+    ['c.pdf']
+    """
+    sources = _folder_sources(folder, None)
+    if sources[0].name.startswith("corpus.jsonl"):  # BEIR: what else it has is not a corpus
+        return []
+    return sorted(set(_visible_files(folder)) - {Path(source.path) for source in sources})
+
+
 def _read_sources(sources: list[_Source], skipped: SkipReport | None) -> Iterator[Document]:
     for source in sources:
         yield from _READERS[source.format](source, skipped)
@@ -90,7 +105,8 @@ def _sources(path: PathLike, format: CorpusFormat | None) -> list[_Source]:
         raise InputError("no such file or folder", remedy="check the path", path=path)
     chosen = format or _SUFFIXES.get(_suffix(path))
     if chosen is None:
-        remedy = f"give the format: {', '.join(get_args(CorpusFormat))}"
+        formats = ", ".join(get_args(CorpusFormat))
+        remedy = f"give the format (--format): {formats}; or convert the file to one of these"
         raise InputError(f"the suffix {path.suffix!r} names no corpus format", remedy=remedy, path=path)
     return [_Source(path, chosen, path.name)]
 
@@ -108,19 +124,18 @@ def _folder_sources(folder: Path, format: CorpusFormat | None) -> list[_Source]:
             if (folder / name).is_file():
                 return [_Source(folder / name, "jsonl", name)]
     files = _visible_files(folder)
-    known = [path for path in files if _suffix(path) in _FOLDER_SUFFIXES]
+    known = [path for path in files if _suffix(path) in FOLDER_SUFFIXES]
     if format is None:
         formats = {_SUFFIXES[_suffix(path)]: path for path in reversed(known)}
         if "text" in formats and len(formats) > 1:
             names = " and ".join(sorted(path.name for path in formats.values()))
-            raise InputError(
-                f"holds both corpus files and text files ({names})", remedy="give the format", path=folder
-            )
+            problem = f"holds both corpus files and text files ({names})"
+            raise InputError(problem, remedy="give the format (--format)", path=folder)
         chosen = known
     else:
         chosen = [path for path in files if _SUFFIXES.get(_suffix(path)) == format] or files
     if not chosen:
-        remedy = f"give a folder with {', '.join(_FOLDER_SUFFIXES)} files, or the format"
+        remedy = f"give a folder with {', '.join(FOLDER_SUFFIXES)} files, or the format (--format)"
         raise InputError("holds no corpus file", remedy=remedy, path=folder)
     return [
         _Source(path, format or _SUFFIXES[_suffix(path)], path.relative_to(folder).as_posix())

@@ -32,7 +32,8 @@ class LongEncoder(CrossEncoder):
         with self._lock:
             if self._plan is None:
                 if not Path(self.model).is_dir():
-                    raise InputError(f"no folder {self.model}", remedy="name the folder of a trained model")
+                    remedy = "name the folder of a trained model: model=FOLDER (`tamis train` makes one)"
+                    raise InputError(f"no folder {self.model}", remedy=remedy)
                 self._plan = read_plan(self.model)
             return self._plan
 

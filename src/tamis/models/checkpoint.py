@@ -135,6 +135,9 @@ def _folder(name_or_folder: str | Path, revision: str | None) -> Path:
     if path.is_dir():
         if revision is not None:
             raise InputError(f"{path} is a folder, which has no revisions", remedy="leave the revision out")
+        for trained in (path / "best", path / "last"):
+            if not (path / CONFIG).exists() and (trained / CONFIG).exists():
+                raise InputError("has a training run in it", remedy=f"give {trained}", path=path)
         return path
     if path.exists():
         raise InputError("not a folder", remedy="give the folder that the model is in", path=path)

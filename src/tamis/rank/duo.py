@@ -12,7 +12,6 @@ from tamis.expression import Call
 from tamis.infer.cross_encoder import CrossEncoder
 from tamis.infer.runtime import Device, Precision
 from tamis.models import templates
-from tamis.models.templates import Truncation
 from tamis.rank.aggregate import (
     Aggregate,
     aggregate,
@@ -84,7 +83,7 @@ class Duo(Reranker):
     def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
         config, tokenizer = self.encoder.checkpoint.config, self.encoder.tokenizer
         queries = tokenizer.encode([ranking.query.text for ranking in rankings])
-        inputs, pairs, truncation = [], [], Truncation()
+        inputs, pairs, cuts = [], [], []
         for number, ranking in enumerate(rankings):
             best = ranking.head(self.k)
             pairs.append(opponents(len(best), self.aggregate, self.m, self.seed, ranking.query.id))
@@ -97,8 +96,8 @@ class Duo(Reranker):
                 segment_types=config.segments,
             )
             inputs.append(made)
-            truncation += cut
-        found = self._margins(rankings, inputs, truncation)
+            cuts.append(cut)
+        found = self._margins(rankings, inputs, cuts)
         return [self._settled(*each) for each in zip(rankings, pairs, found, strict=True)]
 
     def _settled(self, ranking: Ranking, pairs: np.ndarray, margins: np.ndarray) -> Ranking:

@@ -15,7 +15,6 @@ from tamis.infer.longdoc import LongEncoder
 from tamis.infer.runtime import Device, Precision
 from tamis.infer.tokens import texts_of
 from tamis.models.longdoc import read
-from tamis.models.templates import Truncation
 from tamis.rank.cache import ScoreCache
 from tamis.rank.reranker import Reranker
 from tamis.ranking import Ranking, ScoreKind
@@ -65,7 +64,7 @@ class LongReranker(Reranker):
         self.prepare()
         encoder, tokenizer = self.encoder, self.encoder.tokenizer
         queries = tokenizer.encode([ranking.query.text for ranking in rankings])
-        inputs, truncation = [], Truncation()
+        inputs, cuts = [], []
         for number, ranking in enumerate(rankings):
             made = read(
                 queries.take([number]),
@@ -76,8 +75,8 @@ class LongReranker(Reranker):
                 encoder.long.model.config,
             )
             inputs.append(made.inputs)
-            truncation += made.truncation
-        found = self._margins(rankings, inputs, truncation)
+            cuts.append(made.truncation)
+        found = self._margins(rankings, inputs, cuts)
         return [
             ranking.rescored(scores.astype(np.float64), ScoreKind.LOGIT)
             for ranking, scores in zip(rankings, found, strict=True)

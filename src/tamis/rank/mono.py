@@ -11,7 +11,7 @@ from tamis.expression import Call
 from tamis.infer.cross_encoder import CrossEncoder
 from tamis.infer.runtime import Device, Precision
 from tamis.models import templates
-from tamis.models.templates import Form, Truncation
+from tamis.models.templates import Form
 from tamis.rank.cache import ScoreCache
 from tamis.rank.reranker import Reranker, shown
 from tamis.ranking import Ranking, ScoreKind, best_first
@@ -75,7 +75,7 @@ class Mono(Reranker):
     def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
         config, tokenizer = self.encoder.checkpoint.config, self.encoder.tokenizer
         queries = tokenizer.encode([ranking.query.text for ranking in rankings])
-        inputs, truncation = [], Truncation()
+        inputs, cuts = [], []
         for number, ranking in enumerate(rankings):
             made, cut = templates.mono(
                 queries.take([number]).ids,
@@ -87,8 +87,8 @@ class Mono(Reranker):
                 segment_types=config.segments,
             )
             inputs.append(made)
-            truncation += cut
-        found = self._margins(rankings, inputs, truncation)
+            cuts.append(cut)
+        found = self._margins(rankings, inputs, cuts)
         return [
             ranking.reordered(best_first(margins, ranking.ids), shown(margins, self.kind), self.kind)
             for ranking, margins in zip(rankings, found, strict=True)

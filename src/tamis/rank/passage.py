@@ -141,14 +141,14 @@ class PassageReranker(Reranker):
         scored: list[list[Scored]] = [[] for _ in rankings]
         for together in self._batches(rankings):
             numbers = list(together)
-            inputs, truncation = [], Truncation()
+            inputs, cuts = [], []
             for number, reads in together.items():
                 made, cut = self._inputs(queries.take([number]), Tokenised.join([r.tokens for r in reads]))
                 inputs.append(made)
                 # a query is counted with the first of its documents alone
-                truncation += _without_query(cut) if scored[number] else cut
-                truncation += sum(map(_left_out, reads), start=Truncation())
-            found = self._margins([rankings[number] for number in numbers], inputs, truncation)
+                own = _without_query(cut) if scored[number] else cut
+                cuts.append(sum(map(_left_out, reads), start=own))
+            found = self._margins([rankings[number] for number in numbers], inputs, cuts)
             for number, margins in zip(numbers, found, strict=True):
                 ends = np.cumsum([len(read.passages) for read in together[number]])
                 each = zip(together[number], np.split(margins, ends[:-1]), strict=True)

@@ -6,7 +6,9 @@ from __future__ import annotations
 import itertools
 import threading
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +27,28 @@ from tamis.stage import Stage
 
 Candidate = str | Mapping[str, Any] | Document
 _TEXT, _ID = ("text", "contents", "content", "passage", "body"), ("id", "_id", "docid", "doc_id")
+
+
+Ledger = list[tuple[Query, Tally]]
+_LEDGER: ContextVar[Ledger | None] = ContextVar("_LEDGER", default=None)
+
+
+@contextmanager
+def ledger() -> Iterator[Ledger]:
+    """What rerankers do in this thread meanwhile, query by query: a reranker's own tally is the sum over all
+    queries, and a stage may have several rerankers inside.
+
+    >>> with ledger() as work:
+    ...     pass
+    >>> work
+    []
+    """
+    work: Ledger = []
+    before = _LEDGER.set(work)
+    try:
+        yield work
+    finally:
+        _LEDGER.reset(before)
 
 
 class Ranked(NamedTuple):
@@ -89,26 +113,34 @@ class Reranker(Stage):
         return texts_of(ranking, self.encoder.tokenizer)
 
     def _margins(
-        self, rankings: Sequence[Ranking], inputs: Sequence[Inputs], truncation: Truncation
+        self, rankings: Sequence[Ranking], inputs: Sequence[Inputs], cuts: Sequence[Truncation]
     ) -> list[Array]:
-        """The margins of several queries' inputs, scored together."""
+        """The margins of several queries' inputs, scored together; `cuts` is what was cut for each query."""
         together = Inputs.join(inputs)
-        scored = len(together)
+        scored = np.full(len(together), self.cache is None)
         if self.cache is None:
             margins = self.encoder.margins(together)
         else:
             keys = [key for each in zip(rankings, inputs, strict=True) for key in self._keys(*each)]
-            scored = 0
 
             def score(missing: Array) -> Array:
-                nonlocal scored
-                scored = len(missing)
+                scored[missing] = True
                 return self.encoder.margins(together.take(missing))
 
             margins = cached(self.cache, keys, score)
+        ends = np.cumsum([len(each) for each in inputs])[:-1]
+        tallies = [
+            Tally(int(own.sum()), int((~own).sum()), cut)
+            for own, cut in zip(np.split(scored, ends), cuts, strict=True)
+        ]
+        self._count(rankings, tallies)
+        return np.split(margins, ends)
+
+    def _count(self, rankings: Sequence[Ranking], tallies: Sequence[Tally]) -> None:
         with self._tally_lock:
-            self.tally += Tally(scored, len(together) - scored, truncation)
-        return np.split(margins, np.cumsum([len(each) for each in inputs])[:-1])
+            self.tally = sum(tallies, start=self.tally)
+        if (work := _LEDGER.get()) is not None:
+            work.extend((ranking.query, tally) for ranking, tally in zip(rankings, tallies, strict=True))
 
     def _keys(self, ranking: Ranking, inputs: Inputs) -> list[bytes]:
         """By what the model reads, tokens and segments: whatever changes a score changes one of these, or the

@@ -60,7 +60,7 @@ class IndexWriter:
         if found is not None and self._on_duplicate == "error":
             raise InputError(
                 f"the index already holds a document {document.id!r}",
-                remedy="delete it first, or add with on_duplicate='replace' or 'skip'",
+                remedy="delete it first, or add with on_duplicate='replace' or 'skip' (--on-duplicate)",
             )
         if self._open is None:
             with self._changing():
@@ -208,7 +208,8 @@ def create(
         raise InputError(f"{folder} is not empty and is not an index", remedy="choose another folder")
     with writer_lock(folder):
         if (folder / "manifest.json").exists() and not overwrite:
-            raise InputError(f"{folder} already holds an index", remedy="add to it, or overwrite it")
+            remedy = "add to it (--add), or overwrite it (--overwrite)"
+            raise InputError(f"{folder} already holds an index", remedy=remedy)
         remove_unnamed(folder)
         manifest = Manifest(secrets.token_hex(8), _generation(folder), analyzer, positions, ())
         commit = Commit.of(folder, manifest)

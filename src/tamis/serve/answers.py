@@ -81,8 +81,8 @@ def _stage(done: Done, trace: bool, names: Mapping[str, str]) -> dict[str, Any]:
         "ms": _ms(done.seconds),
         "waited_ms": _ms(done.waited),
         "kept": len(done.ranking),
-        "inferences": done.inferences,
-        "truncated": done.truncated,
+        "inferences": done.tally.inferences,
+        "truncated": done.tally.truncation.texts_cut,
     }
     if trace:
         report["ranking"] = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -25,18 +26,20 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": schemas.Problem, "description": description}
     for status, description in {
         401: "the API key is missing or wrong",
+        403: "the server is asked for by a name that is not its own",
         413: "the body is too large",
         422: "the request cannot be carried out",
         503: "overloaded: come back after `Retry-After` seconds",
     }.items()
 }
+_LEFT = 499  # nobody sees it but who reads /metrics: nginx's number for clients that have left
 _NO_DOCUMENT: dict[int | str, dict[str, Any]] = {
     404: {"model": schemas.Problem, "description": "the index has no such document"}
 }
 
 
-def create_app(service: Service, api_key: str | None = None) -> FastAPI:
-    """The server as an ASGI application."""
+def create_app(service: Service, api_key: str | None = None, *, local: bool = False) -> FastAPI:
+    """The server as an ASGI application; `local` if it listens to this machine alone."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -51,10 +54,11 @@ def create_app(service: Service, api_key: str | None = None) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,  # they would load scripts from elsewhere
         redoc_url=None,
+        redirect_slashes=False,  # to wherever the Host header says
         responses=_PROBLEMS,
     )
     app.router.route_class = StrictRoute
-    app.add_middleware(Guard, metrics=service.metrics, body=service.limits.body, api_key=api_key)
+    app.add_middleware(Guard, metrics=service.metrics, body=service.limits.body, api_key=api_key, local=local)
     install(app)
     _add_ranking(app, service)
     _add_state(app, service)
@@ -66,25 +70,25 @@ def _add_ranking(app: FastAPI, service: Service) -> None:
     # answers are made by us, so they are sent as they are: the models are for the documentation
 
     @app.post("/search", response_model=schemas.SearchAnswer)
-    async def search(request: schemas.SearchRequest) -> Response:
+    async def search(body: schemas.SearchRequest, request: Request) -> Response:
         """Search the index."""
-        return JSONResponse(await service.search(request))
+        return await _while_wanted(request, service.search(body))
 
     @app.post("/rerank", response_model=schemas.SearchAnswer)
-    async def rerank(request: schemas.RerankRequest) -> Response:
+    async def rerank(body: schemas.RerankRequest, request: Request) -> Response:
         """Rank candidates of your own."""
-        return JSONResponse(await service.rerank(request))
+        return await _while_wanted(request, service.rerank(body))
 
     @app.post("/v1/rerank", response_model=ForeignAnswer, operation_id="rerank_v1")
     @app.post("/v2/rerank", response_model=ForeignAnswer, operation_id="rerank_v2")
-    async def foreign_rerank(request: ForeignRequest) -> Response:
+    async def foreign_rerank(body: ForeignRequest, request: Request) -> Response:
         """Rank candidates, in the shapes of Cohere's and Jina's API."""
-        return JSONResponse(await service.foreign_rerank(request))
+        return await _while_wanted(request, service.foreign_rerank(body))
 
     @app.post("/explain", response_model=schemas.Explanation, responses=_NO_DOCUMENT)
-    async def explain(request: schemas.ExplainRequest) -> Response:
+    async def explain(body: schemas.ExplainRequest, request: Request) -> Response:
         """Say why a document stands where it does."""
-        return JSONResponse(await service.explain(request))
+        return await _while_wanted(request, service.explain(body))
 
     @app.get("/documents/{identity:path}", response_model=schemas.StoredDocument, responses=_NO_DOCUMENT)
     async def document(identity: str) -> Response:
@@ -123,6 +127,26 @@ def _add_state(app: FastAPI, service: Service) -> None:
         return PlainTextResponse(
             service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8"
         )
+
+
+async def _while_wanted(request: Request, work: Coroutine[Any, Any, dict[str, Any]]) -> Response:
+    """The answer; or, when the client leaves, nothing more is done for it."""
+    task = asyncio.create_task(work)
+    leaving = asyncio.create_task(_left(request))
+    leaving.add_done_callback(lambda _: task.cancel())
+    try:
+        return JSONResponse(await task)
+    except asyncio.CancelledError:
+        if not leaving.done():
+            raise
+        return Response(status_code=_LEFT)
+    finally:
+        leaving.cancel()
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 class StrictRequest(Request):

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from tamis.infer.cross_encoder import Tally
-from tamis.models.templates import Truncation
+from tamis.rank.reranker import ledger
 from tamis.ranking import Ranking
 from tamis.serve.costs import Costs
 from tamis.serve.metrics import Metrics
@@ -25,16 +25,14 @@ SHORT = 0.15  # seconds: while a call is expected to be shorter, others may join
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A stage that has finished for a request. `truncated` is the number of texts cut; for requests that
-    shared a call only their sum is known."""
+    """A stage that has finished for a request."""
 
     step: Step
     ranking: Ranking
     whole: Ranking  # before the cut, where the stage has ranked more than it keeps
     seconds: float
     waited: float
-    inferences: int
-    truncated: int | None
+    tally: Tally
 
 
 class Job:
@@ -157,30 +155,29 @@ class Lane(threading.Thread):
             for model in models:
                 model.prepare()
                 watch(model.encoder.engine, self.check)
-            before = [model.tally for model in models]
             loaded = time.monotonic()
-            rankings = first.stage.apply([job.ranking for job in batch], depth)
+            with ledger() as work_done:
+                rankings = first.stage.apply([job.ranking for job in batch], depth)
         except Abandoned:
             self._costs.learn(first.key, work, time.monotonic() - loaded, given_up=True)
             return
         except Exception as error:
             if len(batch) == 1:
                 batch[0].end(error)
-            for job in batch if len(batch) > 1 else ():  # one request must not fail the others
+                return
+            for job in batch:  # one request must not fail the others
                 self._carry_out([job])
             return
         now = time.monotonic()
         self._costs.learn(first.key, work, now - loaded)
-        tally = _spent(before, [model.tally for model in models])
-        self._count(name, len(batch), now - started, tally)
-        alone = len(batch) == 1
+        self._count(name, len(batch), now - started, sum((tally for _, tally in work_done), start=Tally()))
         for job, ranking in zip(batch, rankings, strict=True):
             step, waited = job.step, started - job.since
-            inferences = tally.inferences if alone else sum(m.inferences(len(job.ranking)) for m in models)
-            truncated = tally.truncation.texts_cut if alone or not models else None
+            # by the object: to the stages all queries have one id, or what they draw would differ by request
+            own = (tally for query, tally in work_done if query is job.ranking.query)
             kept = ranking if step.k is None else ranking.head(step.k)
             whole = ranking if models else kept
-            job.done.append(Done(step, kept, whole, now - started, waited, inferences, truncated))
+            job.done.append(Done(step, kept, whole, now - started, waited, sum(own, start=Tally())))
             job.ranking, job.since = kept, now
             self._metrics.waits.add(waited, name)
             self._hand_on(job)
@@ -192,14 +189,3 @@ class Lane(threading.Thread):
             self._metrics.inferences.add(tally.inferences, name)
             self._metrics.cached.add(tally.cached, name)
             self._metrics.truncated.add(tally.truncation.texts_cut, name)
-
-
-def _spent(before: Sequence[Tally], after: Sequence[Tally]) -> Tally:
-    """What models did between two looks at their tallies; of what was cut, the number of texts."""
-    pairs = list(zip(before, after, strict=True))
-    cut = sum(new.truncation.texts_cut - old.truncation.texts_cut for old, new in pairs)
-    return Tally(
-        sum(new.inferences - old.inferences for old, new in pairs),
-        sum(new.cached - old.cached for old, new in pairs),
-        Truncation(texts_cut=cut),
-    )

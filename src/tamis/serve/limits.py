@@ -11,7 +11,7 @@ TEXT = 200_000  # characters of a document that a client sends
 SHOWN = 20_000  # characters of a document in an answer; GET /documents gives it whole
 IDENTITY = 1_000  # characters of an id that a client sends
 LONGEST_DEADLINE = 60.0  # seconds that a client may ask for
-SLOW_CLIENT = 30.0  # seconds in which the next piece of a body must come
+SLOW_CLIENT = 30.0  # seconds for the head of a request, for its body, and until a client reads on
 
 
 @dataclass(frozen=True, slots=True)

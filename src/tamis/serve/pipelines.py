@@ -14,15 +14,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tamis.errors import ExpressionError, TamisError
+from tamis.errors import ExpressionError, InputError, TamisError
 from tamis.expression import Call, Keep, Node, Then, keep, parse, then
-from tamis.infer.cross_encoder import BUNDLED, CrossEncoder
+from tamis.infer.cross_encoder import CrossEncoder
 from tamis.infer.runtime import Runtime
 from tamis.plan import plan, rerankers
+from tamis.rank.passage import PassageReranker
 from tamis.rank.reranker import Reranker
 from tamis.retrieve.index import Index
 from tamis.retrieve.retriever import DEPTH
 from tamis.serve.limits import Limits
+from tamis.serve.models import bundled_models, stage_of
 from tamis.stage import Kept, Pipeline, Stage
 from tamis.stages import SEARCHING, build
 
@@ -80,12 +82,12 @@ class Pipelines:
         self._stamp = _stamp(index.path)
         self._looked = 0.0
         self._built: OrderedDict[tuple[str, bool], Built] = OrderedDict()
-        self._models: set[tuple[str, str | None]] = {(name, None) for name in (*bundled_models(), *models)}
         # whoever starts the server may name any model, and whoever asks it may name those
-        self._models |= {
-            (model.encoder.model, model.encoder.revision)
-            for model in rerankers(build(self._default, index, self._runtime))
-        }
+        own = rerankers(build(self._default, index, self._runtime))
+        named = {(model.encoder.model, model.encoder.revision) for model in own}
+        named |= {(name, None) for name in (*bundled_models(), *models)}
+        self._models = {each: stage_of(*each) for each in sorted(named, key=str)}
+        self._whole_documents = any(map(_reads_all, own))
         self.reranking = _without_search(self._default) or Call("mono")
 
     @property
@@ -94,9 +96,9 @@ class Pipelines:
         return self._index
 
     @property
-    def models(self) -> list[str]:
-        """The models that a client may name."""
-        return sorted(name for name, revision in self._models if revision is None)
+    def models(self) -> dict[str, str]:
+        """The models that a client may name, and their stages."""
+        return {name: stage for (name, revision), stage in self._models.items() if revision is None}
 
     def outdated(self) -> bool:
         """Whether the index seems to have a new commit; cheap enough to ask at every request."""
@@ -159,16 +161,20 @@ class Pipelines:
         node = self._within(node)
         stage = build(node, self._index if searching else None, self._runtime)
         for model in rerankers(stage):
-            self._check_model(model)
+            self._check(model)
             self._share(model)
-        enter = 0 if searching else self.limits.candidates
-        inferences = sum(int(step.inferences.sum()) for step in plan(stage, [enter]))
-        if searching and inferences > self.limits.inferences:
-            raise ExpressionError(
-                f"{node} may take {inferences:,} inferences",
-                remedy=f"keep fewer candidates: this server takes {self.limits.inferences:,}",
-            )
+        if searching:
+            self.check_inferences(stage, 0)
         return Built(self._index, stage, tuple(_steps(stage)))
+
+    def check_inferences(self, stage: Stage, candidates: int) -> None:
+        """Raise if so many candidates, or none before a search, may take more than the limit."""
+        inferences = sum(int(step.inferences.sum()) for step in plan(stage, [candidates]))
+        if inferences > self.limits.inferences:
+            raise InputError(
+                f"{stage} may take {inferences:,} inferences",
+                remedy=f"rank fewer candidates: this server takes {self.limits.inferences:,} at most",
+            )
 
     def _within(self, node: Node) -> Node:
         """The same within the limit of candidates: a search that names no number gets it."""
@@ -185,12 +191,16 @@ class Pipelines:
         inside = Call(node.name, arguments, node.options)
         return keep(inside, most) if node.name in SEARCHING and most < DEPTH else inside
 
-    def _check_model(self, model: Reranker) -> None:
+    def _check(self, model: Reranker) -> None:
         encoder = model.encoder
         if (encoder.model, encoder.revision) not in self._models:
             raise ExpressionError(
                 f"this server has no model {encoder.model!r}",
                 remedy=f"use {', '.join(self.models) or 'a pipeline without models'}",
+            )
+        if _reads_all(model) and not self._whole_documents:
+            raise ExpressionError(
+                f"{model} reads passages without number", remedy="give it one, as in passages=30"
             )
 
     def _share(self, model: Reranker) -> None:
@@ -201,16 +211,11 @@ class Pipelines:
         shared = self._encoders.setdefault(key, own)
         self._encoders.move_to_end(key)
         model.encoder = shared
-        if isinstance(inner := getattr(model, "stage", None), Reranker):  # whose passages it reads
-            inner.encoder = shared
+        if isinstance(model, PassageReranker):
+            model.stage.encoder = shared
         if len(self._encoders) > _IN_MEMORY:
             self._encoders.popitem(last=False)
             self._built.clear()  # they may hold what was dropped
-
-
-def bundled_models() -> list[str]:
-    """The models that come with tamis."""
-    return sorted(path.name for path in BUNDLED.glob("*") if (path / "config.json").is_file())
 
 
 def _stamp(folder: Path) -> tuple[int, int, int] | None:
@@ -220,6 +225,11 @@ def _stamp(folder: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+def _reads_all(model: Reranker) -> bool:
+    """Whether a long text becomes any number of passages, so that a small request takes much memory."""
+    return isinstance(model, PassageReranker) and model.cutting.passages is None
 
 
 def _calls(node: Node) -> Iterator[Call]:

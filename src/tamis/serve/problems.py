@@ -39,6 +39,8 @@ def install(app: FastAPI) -> None:
         remedies = {404: "see /openapi.json for what there is", 405: "see /openapi.json for the right method"}
         default = error.detail in ("Not Found", "Method Not Allowed")
         message = f"{error.detail}: {remedies[error.status_code]}" if default else error.detail
+        if error.status_code == 400:  # the framework's, where a body is nested too deep to be parsed
+            message = "the body cannot be parsed: send a JSON object, not nested deeper than it must be"
         return problem(error.status_code, message, error.headers)
 
     @app.exception_handler(Exception)
@@ -63,7 +65,14 @@ def in_words(error: Mapping[str, Any]) -> str:
     """
     if error["type"] == "json_invalid":
         return f"the body is not JSON ({error['ctx']['error']}): send a JSON object"
+    if error["loc"] == ("body",) and error["type"] != "missing":
+        # most often curl without a header: what is sent is JSON, and arrives as bytes
+        return "the body is not a JSON object: send one, with the header content-type: application/json"
     where = ".".join(str(part) for part in error["loc"] if part not in ("body", "path"))
+    if error["type"] in ("model_type", "model_attributes_type"):  # documents are the only objects within
+        return f"{where}: give a text, or an object with a text: see /openapi.json"
+    if error["type"] == "string_pattern_mismatch":  # the only pattern there is wants more than spaces
+        return f"{where} is blank: write something"
     if error["type"] == "extra_forbidden":
         return f"{where}: there is no such field: see /openapi.json"
     return f"{where}: {error['msg']}" if where else f"the body: {error['msg']}"

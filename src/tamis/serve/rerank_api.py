@@ -11,15 +11,13 @@ import uuid
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from tamis.columns import Array
 from tamis.ranking import Ranking, ScoreKind
 from tamis.serve.limits import RESULTS, TEXT
-from tamis.serve.schemas import QueryText
+from tamis.serve.schemas import QueryText, as_object
 from tamis.serve.work import Outcome
-
-_Text = Annotated[str, StringConstraints(max_length=TEXT)]
 
 
 class ForeignDocument(BaseModel):
@@ -27,7 +25,12 @@ class ForeignDocument(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    text: _Text
+    text: str = Field(max_length=TEXT)
+
+
+_SentDocument = Annotated[
+    ForeignDocument, BeforeValidator(as_object, json_schema_input_type=str | ForeignDocument)
+]
 
 
 class ForeignRequest(BaseModel):
@@ -48,7 +51,7 @@ class ForeignRequest(BaseModel):
     )
 
     query: QueryText
-    documents: list[_Text | ForeignDocument] = Field(min_length=1)
+    documents: list[_SentDocument] = Field(min_length=1)
     model: Annotated[str, StringConstraints(max_length=200)] | None = None
     top_n: Annotated[int, Field(ge=1, le=RESULTS)] | None = None
     return_documents: bool | None = None
@@ -105,7 +108,7 @@ def foreign_answer(request: ForeignRequest, outcome: Outcome, pipeline: str) -> 
         if request.return_documents:
             result["document"] = {"text": document.text}
         results.append(result)
-    inferences = sum(done.inferences for done in outcome.done)
+    inferences = sum(done.tally.inferences for done in outcome.done)
     return {
         "id": str(uuid.uuid4()),
         "results": results,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import signal
 import socket
@@ -13,6 +14,7 @@ import uvicorn
 
 from tamis.errors import InputError
 from tamis.serve.app import create_app
+from tamis.serve.connection import Connection
 from tamis.serve.limits import LONGEST_DEADLINE, SLOW_CLIENT
 from tamis.serve.service import Service
 
@@ -45,17 +47,20 @@ def serve(
     port: int,
     *,
     api_key: str | None = None,
-    started: Callable[[str], None] = lambda url: None,
+    started: Callable[[str, bool], None] = lambda url, local: None,
 ) -> None:
     """Serve until SIGTERM or SIGINT: then no more connections are taken, and what was accepted is finished.
-    `started` is told the address."""
+    `started` is told the address, and whether it can be reached from this machine alone."""
     sys.setswitchinterval(_SWITCH)
     listening = _listen(host, port)
-    shown = f"[{host}]" if ":" in host else host
-    url = f"http://{shown}:{listening.getsockname()[1]}/"
+    address, actual_port, *_ = listening.getsockname()
+    local = ipaddress.ip_address(address).is_loopback
+    url = f"http://{f'[{host}]' if ':' in host else host}:{actual_port}/"
     config = uvicorn.Config(
-        create_app(service, api_key),
-        log_level=logging.WARNING,
+        create_app(service, api_key, local=local),
+        http=Connection,
+        ws="none",
+        log_level=logging.ERROR,  # what clients do wrong is told to them
         access_log=False,
         lifespan="on",
         timeout_graceful_shutdown=round(LONGEST_DEADLINE + SLOW_CLIENT),
@@ -64,7 +69,7 @@ def serve(
     # uvicorn raises the signal again when it is done: asked to end, we have ended well
     before = signal.signal(signal.SIGTERM, lambda sig, frame: None)
     try:
-        _Server(config, service, lambda: started(url)).run([listening])
+        _Server(config, service, lambda: started(url, local)).run([listening])
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -76,6 +81,8 @@ def _listen(host: str, port: int) -> socket.socket:
         listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
+    except (socket.gaierror, UnicodeError):
+        raise InputError(f"{host!r} is no address to listen on", remedy="choose a --host") from None
     except OSError as error:
         raise InputError(
             f"cannot listen on {host}, port {port} ({error.strerror})", remedy="choose another with --port"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from tamis.serve.limits import IDENTITY, LONGEST_DEADLINE, PIPELINE, QUERY, RESULTS, TEXT
 
@@ -31,6 +31,11 @@ class SearchRequest(BaseModel):
     trace: bool = Field(False, description="give the ranking after each stage")
 
 
+def as_object(sent: Any) -> Any:
+    """A document that is only a text, as the object that it stands for."""
+    return {"text": sent} if isinstance(sent, str) else sent
+
+
 class Candidate(BaseModel):
     """A document to rank."""
 
@@ -41,6 +46,9 @@ class Candidate(BaseModel):
     title: str = Field("", max_length=TEXT)
 
 
+SentDocument = Annotated[Candidate, BeforeValidator(as_object, json_schema_input_type=str | Candidate)]
+
+
 class RerankRequest(BaseModel):
     """A query with candidates of the client's own."""
 
@@ -49,7 +57,7 @@ class RerankRequest(BaseModel):
     )
 
     query: QueryText
-    documents: list[Annotated[str, StringConstraints(max_length=TEXT)] | Candidate] = Field(min_length=1)
+    documents: list[SentDocument] = Field(min_length=1)
     pipeline: PipelineText | None = Field(None, description="stages that do not search, such as `mono`")
     k: Count | None = Field(None, description="how many results; all if left out")
     deadline_ms: Milliseconds | None = None
@@ -97,8 +105,7 @@ class Result(Place):
 
 class StageReport(BaseModel):
     """What a stage did for a request. `ranking` is all that it ranked, of which the first `kept` went on.
-    `truncated` is the number of texts of which its model read the beginning only; null where requests that
-    shared a call cannot be told apart."""
+    `truncated` is the number of texts of which its model read the beginning only."""
 
     stage: str
     expression: str
@@ -106,7 +113,7 @@ class StageReport(BaseModel):
     waited_ms: float
     kept: int
     inferences: int
-    truncated: int | None
+    truncated: int
     ranking: list[Place] | None = None
 
 
@@ -172,7 +179,7 @@ class Info(BaseModel):
     pipeline: str
     documents: int
     aggregations: list[str]
-    models: list[str]
+    models: dict[str, str] = Field(description="the models that a pipeline may name, and their stages")
     examples: list[str]
     limits: dict[str, int]
 

@@ -11,9 +11,8 @@ from typing import Any, get_args
 
 from tamis import __version__
 from tamis.documents import Document, Query
-from tamis.errors import InputError, TamisError
+from tamis.errors import TamisError
 from tamis.expression import Call
-from tamis.plan import plan
 from tamis.rank.aggregate import Aggregate
 from tamis.ranking import Ranking
 from tamis.serve.answers import answer
@@ -23,7 +22,7 @@ from tamis.serve.given import given
 from tamis.serve.metrics import Gauge, Metrics
 from tamis.serve.pipelines import Built, Pipelines, reload_or_keep
 from tamis.serve.rerank_api import ForeignRequest, foreign_answer
-from tamis.serve.schemas import Candidate, ExplainRequest, RerankRequest, SearchRequest
+from tamis.serve.schemas import ExplainRequest, RerankRequest, SearchRequest
 from tamis.serve.work import Outcome, Work
 
 _LOG = logging.getLogger("tamis.serve")
@@ -126,7 +125,10 @@ class Service:
         with self.work.place():
             started = time.monotonic()
             built = await self._built(request.pipeline, searching=False)
-            documents = [_document(each, place) for place, each in enumerate(request.documents)]
+            documents = [
+                Document(str(place) if each.id is None else each.id, each.text, each.title)
+                for place, each in enumerate(request.documents)
+            ]
             ranking = self._given(built, request.query, documents)
             outcome = await self._rank(built, ranking, started, request.deadline_ms)
             names = {place: document.id for place, document in zip(ranking.ids, documents, strict=True)}
@@ -137,11 +139,10 @@ class Service:
     async def foreign_rerank(self, request: ForeignRequest) -> dict[str, Any]:
         with self.work.place():
             started = time.monotonic()
-            known = request.model in self.pipelines.models
-            expression = str(Call("mono", (), (("model", request.model),))) if known else None
+            stage = self.pipelines.models.get(request.model or "")
+            expression = str(Call(stage, (), (("model", request.model),))) if stage else None
             built = await self._built(expression, searching=False)
-            texts = [each if isinstance(each, str) else each.text for each in request.documents]
-            documents = [Document(str(place), text) for place, text in enumerate(texts)]
+            documents = [Document(str(place), each.text) for place, each in enumerate(request.documents)]
             ranking = self._given(built, request.query, documents)
             outcome = await self._rank(built, ranking, started, None)
             return await self._write(lambda: foreign_answer(request, outcome, built.expression))
@@ -180,12 +181,7 @@ class Service:
 
     def _given(self, built: Built, query: str, documents: Sequence[Document]) -> Ranking:
         ranking = given(query, documents, self.limits.candidates)
-        inferences = sum(int(step.inferences.sum()) for step in plan(built.stage, [len(documents)]))
-        if inferences > self.limits.inferences:
-            raise InputError(
-                f"{built.expression} may take {inferences:,} inferences for {len(documents):,} documents",
-                remedy=f"send fewer: this server takes {self.limits.inferences:,} inferences",
-            )
+        self.pipelines.check_inferences(built.stage, len(documents))
         return ranking
 
     async def _rank(self, built: Built, ranking: Ranking, started: float, deadline_ms: int | None) -> Outcome:
@@ -201,12 +197,6 @@ class Service:
         made = await asyncio.get_running_loop().run_in_executor(self._writer, make)
         self._writing.learn("", 1, time.monotonic() - started)
         return made
-
-
-def _document(sent: str | Candidate, place: int) -> Document:
-    if isinstance(sent, str):
-        return Document(str(place), sent)
-    return Document(str(place) if sent.id is None else sent.id, sent.text, sent.title)
 
 
 def _some_words(built: Built) -> str:

@@ -7,13 +7,8 @@ const SEARCHES = ["bm25", "ql", "tfidf"];
 const FIRST = 100; // candidates where a stage is added behind one that keeps all
 const LATER = 10;
 
-/** The models that a stage may be given. One that is bundled is named after its stage ("mono", "mono-tiny");
- *  a folder that the server was started with may be for either. */
-export function modelsFor(name, models) {
-  const bundled = (model) =>
-    ["mono", "duo"].find((stage) => model === stage || model.startsWith(`${stage}-`));
-  return models.filter((model) => (bundled(model) ?? name) === name);
-}
+/** The models that a stage may be given. */
+const modelsFor = (name, models) => Object.keys(models).filter((model) => models[model] === name);
 
 /** A folder by its last part. */
 const shortName = (model) => model.split("/").findLast(Boolean) ?? model;
@@ -115,7 +110,7 @@ export class Controls {
     const pick = (model) =>
       this.set(at, withOption(this.stages[at], "model", model === stage.name ? null : model));
     const words = (model) =>
-      shortName(model) + (this.info.models.includes(model) ? "" : " (not on this server)");
+      shortName(model) + (Object.hasOwn(this.info.models, model) ? "" : " (not on this server)");
     return this.labelled("model", this.choice(`Model of ${stage.name}`, models, chosen, pick, words));
   }
 

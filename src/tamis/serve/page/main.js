@@ -145,7 +145,7 @@ function showAnswers() {
 function showSingle(answer) {
   if (!answer.complete) {
     const words = `The time was up after ${answer.finished}: this is its ranking.`;
-    const remedy = "A smaller k makes the stages behind it faster.";
+    const remedy = "Fewer candidates (k0) take less time; the server's --deadline allows more.";
     byId("notices").replaceChildren(el("p", { class: "notice" }, `${words} ${remedy}`));
   }
   results.render(byId("results"), answer, actions);
@@ -214,7 +214,7 @@ function showOpen() {
 function firstOther() {
   const stages = parse(pipelineA());
   if (stages?.length > 1) return print(stages.slice(0, 1));
-  return info.models.includes("mono") ? "bm25 % 100 >> mono" : "ql % 100";
+  return Object.hasOwn(info.models, "mono") ? "bm25 % 100 >> mono" : "ql % 100";
 }
 
 function toggleTheme() {
