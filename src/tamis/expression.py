@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tamis.errors import ExpressionError
@@ -91,6 +92,24 @@ _CONSTANTS: dict[str, Value] = {"true": True, "false": False, "none": None}
 _MOST_DIGITS = 18  # what fits 64 bits
 _DEEPEST = 50  # stages within stages
 _FORM = 'write it like bm25(k1=1.2) % 100 >> mono(model="a folder")'
+
+
+def calls(node: Node) -> Iterator[Call]:
+    """The stages of a pipeline by their names and arguments, with those that are arguments themselves.
+
+    >>> [call.name for call in calls(parse("fuse(bm25, ql) % 10 >> interpolate(mono)"))]
+    ['fuse', 'bm25', 'ql', 'interpolate', 'mono']
+    """
+    if isinstance(node, Then):
+        for stage in node.stages:
+            yield from calls(stage)
+    elif isinstance(node, Keep):
+        yield from calls(node.stage)
+    else:
+        yield node
+        for argument in node.arguments:
+            if isinstance(argument, Call | Keep | Then):
+                yield from calls(argument)
 
 
 def parse(text: str) -> Node:

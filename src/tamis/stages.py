@@ -10,7 +10,7 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 from tamis.errors import ExpressionError, InputError
-from tamis.expression import Call, Keep, Node, Then, Value, parse
+from tamis.expression import Call, Keep, Node, Then, Value, calls, parse
 from tamis.infer.runtime import Runtime
 from tamis.rank.combine import Fuse, Interpolate, Normalise
 from tamis.retrieve.dependence import SDM, Dependence
@@ -109,31 +109,21 @@ def build(pipeline: str | Node, index: Index | None = None, runtime: Runtime | N
     return _build(node, Given(index, runtime or Runtime()))
 
 
-def check_searches(pipeline: str) -> None:
+def check_searches(node: Node) -> None:
     """That a pipeline finds candidates itself: a reranker that gets none ranks nothing, or fails late.
 
-    >>> check_searches("fuse(bm25, ql) % 10 >> mono")
-    >>> check_searches("mono % 10")
+    >>> check_searches(parse("fuse(bm25, ql) % 10 >> mono"))
+    >>> check_searches(parse("mono % 10"))
     Traceback (most recent call last):
     tamis.errors.ExpressionError: mono % 10 finds no candidates: begin with a stage that searches, as in
     bm25 % 100 >> mono % 10
     """
-    node = parse(pipeline)
     first = node.stages[0] if isinstance(node, Then) else node
-    if not _searches(first):
+    # rm3 searches again with what another stage has found; an unknown name has an error of its own
+    names = {call.name for call in calls(first)}
+    if not names & (SEARCHING - {"rm3"}) and names <= STAGES.keys():
         remedy = f"begin with a stage that searches, as in bm25 % 100 >> {node}"
         raise ExpressionError(f"{first} finds no candidates", remedy=remedy)
-
-
-def _searches(node: Node | Value) -> bool:
-    if isinstance(node, Then):
-        return _searches(node.stages[0])
-    if isinstance(node, Keep):
-        return _searches(node.stage)
-    if not isinstance(node, Call):
-        return False
-    # an unknown name has an error of its own
-    return node.name in SEARCHING or node.name not in STAGES or any(map(_searches, node.arguments))
 
 
 def parameters_of(name: str) -> dict[str, inspect.Parameter]:

@@ -158,7 +158,7 @@ BAD = {
         "bm25 has no option 'speed'",
     ),
     "positions needed": (["search", "idx", "x", "-p", "sdm"], "sdm needs positions"),
-    "nothing to expand": (["search", "idx", "x", "-p", "rm3"], "rm3 has no retriever"),
+    "nothing to expand": (["search", "idx", "x", "-p", "rm3"], "rm3 finds no candidates"),
     "unknown document": (["show", "idx", "d9"], "holds no document 'd9'"),
     "unknown document to delete": (["delete", "idx", "d1", "d9"], "holds no document 'd9'"),
     "no corpus": (["index", "nowhere.jsonl", "-o", "new"], "nowhere.jsonl: no such file or folder"),

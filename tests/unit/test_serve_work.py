@@ -18,10 +18,10 @@ from tamis.errors import InputError
 from tamis.expression import Call
 from tamis.plan import rerankers
 from tamis.rank.combine import Fuse
+from tamis.rank.given import placed
 from tamis.rank.mono import Mono
 from tamis.ranking import Ranking, ScoreKind
 from tamis.serve.costs import Costs
-from tamis.serve.given import given
 from tamis.serve.lane import Job, Lane
 from tamis.serve.metrics import Metrics
 from tamis.serve.pipelines import Step
@@ -182,10 +182,8 @@ def test_who_shares_a_call_is_told_of_the_own_share(
     for stage in (Mono(model), Fuse(Mono(model), Mono(model, score="logit"))):
         models = tuple(rerankers(stage))
         shared = Step("own", repr(stage), stage, repr(stage), None, models)
-        jobs = [
-            Job([shared], given("sieve", [Document("x", text) for text in each], 9), time.monotonic() + 60)
-            for each in texts
-        ]
+        sent = [placed(Query("0", "sieve"), [Document("x", text) for text in each]) for each in texts]
+        jobs = [Job([shared], each, time.monotonic() + 60) for each in sent]
         metrics = Metrics()
         lane = Lane("test", lambda job: job.end(), metrics, join=True)
         for job in jobs:

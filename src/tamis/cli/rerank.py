@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -11,7 +11,7 @@ from tamis.cli.console import counted, doing, prepare_kernel
 from tamis.cli.dry_run import dry_run as print_plan
 from tamis.cli.job import finish, job_arguments, journal_of, ranked
 from tamis.errors import ExpressionError, InputError
-from tamis.expression import Call, Keep, Node, Then, parse
+from tamis.expression import Node, calls, parse
 from tamis.files import STDIN
 from tamis.formats import CorpusFormat, TopicField, read_corpus, read_queries
 from tamis.formats.lines import check_column
@@ -112,25 +112,12 @@ def _check_files(run: str, corpus: Sequence[str], queries: str, output: Path) ->
 
 def check_reranks(node: Node) -> None:
     """The run is the first stage: another search would put other candidates in place of its own."""
-    for call in _calls(node):
+    for call in calls(node):
         if call.name in SEARCHING:
             raise ExpressionError(
                 f"{call.name} searches, and here the run has the candidates",
                 remedy="leave it out, or use `tamis run` with an index",
             )
-
-
-def _calls(node: Node) -> Iterator[Call]:
-    if isinstance(node, Then):
-        for stage in node.stages:
-            yield from _calls(stage)
-    elif isinstance(node, Keep):
-        yield from _calls(node.stage)
-    else:
-        yield node
-        for argument in node.arguments:
-            if isinstance(argument, Node):
-                yield from _calls(argument)
 
 
 def _check_queries(run: Run, known: Collection[str], queries: str) -> None:

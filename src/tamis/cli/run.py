@@ -7,6 +7,7 @@ from pathlib import Path
 from tamis.cli.arguments import ArgumentParser, at_least_one, pipeline_argument
 from tamis.cli.job import finish, job_arguments, journal_of, ranked
 from tamis.errors import InputError
+from tamis.expression import parse
 from tamis.formats import TopicField, read_queries
 from tamis.formats.lines import check_column
 from tamis.infer.runtime import Device, Precision, Runtime
@@ -51,7 +52,7 @@ def main(
     wanted = read_queries(queries, field=field)
     if not wanted:
         raise InputError("no query in it", remedy="check the file and its format", path=queries)
-    check_searches(pipeline)
+    check_searches(parse(pipeline))
     journal = None if dry_run else journal_of(output, resume)
     opened = Index.open(index)
     # a dry run writes nothing, not even scores

@@ -21,6 +21,7 @@ from tamis.cli.console import counted, doing, duration, note, print_json, printa
 from tamis.cli.snippet import Piece, highlight, snippet
 from tamis.documents import Query
 from tamis.errors import InputError, TamisError
+from tamis.expression import parse
 from tamis.infer.runtime import Device, Precision, Runtime
 from tamis.plan import rerankers
 from tamis.ranking import Ranking, ScoreKind, Span
@@ -70,7 +71,7 @@ def main(
     if not text:
         raise InputError("the query is empty", remedy="give at least one word")
     opened = Index.open(index)
-    check_searches(pipeline)
+    check_searches(parse(pipeline))
     stage = opened.pipeline(pipeline, Runtime(device, precision, workers, cache))
     explanations: dict[str, Explanation] = {}
     if models := rerankers(stage):

@@ -7,9 +7,10 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Protocol
 
+import numpy as np
 import xxhash
 
-from tamis.documents import Document
+from tamis.documents import Document, Query
 from tamis.errors import InputError, UnknownDocumentError
 from tamis.expression import Call
 from tamis.ranking import Ranking, Run, Texts
@@ -106,6 +107,28 @@ class GivenRun(Stage):
         return replace(
             ranking, ids=found.ids, scores=found.scores, kind=found.kind, texts=self.texts, evidence={}
         )
+
+
+class Placed:
+    """Documents by their places in a list: their own ids may occur twice."""
+
+    def __init__(self, documents: Sequence[Document]) -> None:
+        self._documents = documents
+
+    def document(self, identity: str) -> Document:
+        return self._documents[int(identity)]
+
+
+def placed(query: Query, documents: Sequence[Document]) -> Ranking:
+    """A caller's documents as a ranking in their order, with their places as ids. Places of one length sort
+    as numbers do, so documents that tie keep their order.
+
+    >>> placed(Query("0", "sieve"), [Document("x", "a"), Document("x", "b")]).ids
+    ('0000', '0001')
+    """
+    width = max(4, len(str(len(documents))))
+    ids = tuple(f"{place:0{width}d}" for place in range(len(documents)))
+    return Ranking(query, ids, -np.arange(len(ids), dtype=np.float64), texts=Placed(documents))
 
 
 def _add(seen: xxhash.xxh3_128, text: str) -> None:

@@ -22,6 +22,7 @@ from tamis.infer.cross_encoder import CrossEncoder, Tally
 from tamis.infer.tokens import texts_of
 from tamis.models.templates import Inputs, Tokenised, Truncation
 from tamis.rank.cache import ScoreCache, cached, pair_keys, prefix
+from tamis.rank.given import placed
 from tamis.ranking import Ranking, ScoreKind
 from tamis.stage import Stage
 
@@ -99,11 +100,9 @@ class Reranker(Stage):
         if top_k is not None and top_k < 0:
             raise InputError(f"cannot keep {top_k} candidates", remedy="use a top_k of 0 or more")
         documents = [_document(item, place) for place, item in enumerate(candidates)]
-        places = [f"{place:012d}" for place in range(len(documents))]  # ids that sort as positions do
-        own = _Own(dict(zip(places, documents, strict=True)))
-        given = Ranking(Query("", query), tuple(places), -np.arange(len(places), dtype=np.float64), texts=own)
+        given = placed(Query("", query), documents)
         ranked = []
-        for hit in self.apply([given])[0].head(len(places) if top_k is None else top_k):
+        for hit in self.apply([given])[0].head(len(documents) if top_k is None else top_k):
             place = int(hit.id)
             document = documents[place]
             ranked.append(Ranked(hit.rank, document.id, hit.score, document.text, place, candidates[place]))
@@ -157,16 +156,6 @@ class Reranker(Stage):
         """The stage in the pipeline language: options that differ from their defaults."""
         given = tuple((key, value) for key, value, default in options if value != default)
         return Call(name, (), given)
-
-
-class _Own:
-    """The caller's candidates as a source of texts."""
-
-    def __init__(self, documents: Mapping[str, Document]) -> None:
-        self._documents = documents
-
-    def document(self, identity: str) -> Document:
-        return self._documents[identity]
 
 
 def _document(item: Candidate, place: int) -> Document:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tamis.errors import ExpressionError, InputError, TamisError
-from tamis.expression import Call, Keep, Node, Then, keep, parse, then
+from tamis.expression import Call, Keep, Node, Then, calls, keep, parse, then
 from tamis.infer.cross_encoder import CrossEncoder
 from tamis.infer.runtime import Runtime
 from tamis.plan import plan, rerankers
@@ -26,7 +26,7 @@ from tamis.retrieve.retriever import DEPTH
 from tamis.serve.limits import Limits
 from tamis.serve.models import bundled_models, stage_of
 from tamis.stage import Kept, Pipeline, Stage
-from tamis.stages import SEARCHING, build
+from tamis.stages import SEARCHING, build, check_searches
 
 _REMEMBERED = 64  # pipelines that are kept built
 _IN_MEMORY = 8  # models
@@ -148,16 +148,13 @@ class Pipelines:
             return built
 
     def _build(self, node: Node, searching: bool) -> Built:
-        found = [call.name for call in _calls(node) if call.name in SEARCHING]
+        found = [call.name for call in calls(node) if call.name in SEARCHING]
         if found and not searching:
             raise ExpressionError(
                 f"{found[0]} searches, and the candidates are given", remedy="leave it out of the pipeline"
             )
-        first = next(iter(node.stages)) if isinstance(node, Then) else node
-        if searching and not any(call.name in SEARCHING - {"rm3"} for call in _calls(first)):
-            raise ExpressionError(
-                f"{first} finds no candidates", remedy="begin with a stage that searches, such as bm25 % 100"
-            )
+        if searching:
+            check_searches(node)
         node = self._within(node)
         stage = build(node, self._index if searching else None, self._runtime)
         for model in rerankers(stage):
@@ -232,19 +229,6 @@ def _reads_all(model: Reranker) -> bool:
     return isinstance(model, PassageReranker) and model.cutting.passages is None
 
 
-def _calls(node: Node) -> Iterator[Call]:
-    if isinstance(node, Then):
-        for stage in node.stages:
-            yield from _calls(stage)
-    elif isinstance(node, Keep):
-        yield from _calls(node.stage)
-    else:
-        yield node
-        for argument in node.arguments:
-            if isinstance(argument, Node):
-                yield from _calls(argument)
-
-
 def _without_search(node: Node) -> Node | None:
     """What is left of a pipeline for candidates that are given; its cuts too are for what is searched.
 
@@ -252,7 +236,7 @@ def _without_search(node: Node) -> Node | None:
     'mono % 20 >> duo'
     """
     stages = node.stages if isinstance(node, Then) else (node,)
-    left = [each for each in stages if not any(call.name in SEARCHING for call in _calls(each))]
+    left = [each for each in stages if not any(call.name in SEARCHING for call in calls(each))]
     if not left:
         return None
     if isinstance(left[-1], Keep):

@@ -11,14 +11,14 @@ from typing import Any, get_args
 
 from tamis import __version__
 from tamis.documents import Document, Query
-from tamis.errors import TamisError
+from tamis.errors import InputError, TamisError
 from tamis.expression import Call
 from tamis.rank.aggregate import Aggregate
+from tamis.rank.given import placed
 from tamis.ranking import Ranking
 from tamis.serve.answers import answer
 from tamis.serve.costs import Costs
 from tamis.serve.explain import explanation
-from tamis.serve.given import given
 from tamis.serve.metrics import Gauge, Metrics
 from tamis.serve.pipelines import Built, Pipelines, reload_or_keep
 from tamis.serve.rerank_api import ForeignRequest, foreign_answer
@@ -180,9 +180,10 @@ class Service:
             self.metrics.reloads.add(1, outcome)
 
     def _given(self, built: Built, query: str, documents: Sequence[Document]) -> Ranking:
-        ranking = given(query, documents, self.limits.candidates)
+        if len(documents) > (most := self.limits.candidates):
+            raise InputError(f"{len(documents):,} documents", remedy=f"send at most {most:,} with a query")
         self.pipelines.check_inferences(built.stage, len(documents))
-        return ranking
+        return placed(Query("0", query), documents)
 
     async def _rank(self, built: Built, ranking: Ranking, started: float, deadline_ms: int | None) -> Outcome:
         seconds = self.limits.deadline if deadline_ms is None else deadline_ms / 1000
