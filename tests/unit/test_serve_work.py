@@ -115,6 +115,21 @@ def test_a_stage_that_cannot_be_done_in_time_is_not_begun() -> None:
     assert seconds < 0.15
 
 
+def test_a_lane_with_nothing_else_to_do_tries_though_the_estimate_is_too_large() -> None:
+    """Otherwise one slow call would keep a stage from being done for all that come after."""
+    once_slow = Finds(seconds=0.5)
+
+    async def run(work: Work) -> Outcome:
+        await work.rank([step(once_slow)], Ranking(Query("0", "x")), 10.0)
+        await asyncio.sleep(0.05)  # until the lane has put the last request away
+        once_slow.seconds = 0.0
+        return await work.rank([step(once_slow)], Ranking(Query("0", "x")), 0.4)
+
+    outcome, _ = ranked(run)
+    assert outcome.complete
+    assert once_slow.calls == [1, 1]
+
+
 def test_a_full_house() -> None:
     async def run(work: Work) -> None:
         with (

@@ -74,9 +74,10 @@ class Lane(threading.Thread):
         self._batch: list[Job] = []
 
     def add(self, job: Job) -> None:
-        """Take a request, or end it at once where its time is too short even if it were the next."""
+        """Take a request, or end it at once where its time is too short even if it were the next. A lane with
+        nothing else to do tries: an estimate may be too large, and is corrected only by trying."""
         with self._changed:
-            if not self._fits(job, job.work, job.deadline):
+            if (self._batch or self._waiting) and not self._fits(job, job.work, job.deadline):
                 job.end()
                 return
             self._waiting.append(job)
@@ -112,16 +113,16 @@ class Lane(threading.Thread):
                 self._changed.wait()
 
     def _end_late_ones(self) -> None:
-        """Who could no longer be served in time need not wait until the time is up."""
-        still = deque[Job]()
-        for job in self._waiting:
-            if job.abandoned:
-                continue
-            if self._fits(job, job.work, job.deadline):
-                still.append(job)
-            else:
+        """Who could no longer be served in time need not wait until the time is up; if that is all of them,
+        the one with the most time is tried."""
+        waiting = [job for job in self._waiting if not job.abandoned]
+        still = [job for job in waiting if self._fits(job, job.work, job.deadline)]
+        if waiting and not still:
+            still = [max(waiting, key=lambda job: job.deadline)]
+        for job in waiting:
+            if job not in still:
                 job.end()
-        self._waiting = still
+        self._waiting = deque(still)
 
     def _joined(self, first: Job) -> list[Job]:
         """A request with those that can share its call: none must come too late for that, and the call must
