@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -22,7 +24,7 @@ from tamis.rank.given import placed
 from tamis.rank.mono import Mono
 from tamis.ranking import Ranking, ScoreKind
 from tamis.serve.costs import Costs
-from tamis.serve.lane import Job, Lane
+from tamis.serve.lane import GIVING_WAY, Job, Lane
 from tamis.serve.metrics import Metrics
 from tamis.serve.pipelines import Step
 from tamis.serve.work import Outcome, Overloaded, Work
@@ -128,6 +130,21 @@ def test_a_lane_with_nothing_else_to_do_tries_though_the_estimate_is_too_large()
     outcome, _ = ranked(run)
     assert outcome.complete
     assert once_slow.calls == [1, 1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="niceness is a thread's own on Linux alone")
+def test_a_search_gives_way_and_the_caller_does_not() -> None:
+    seen = []
+
+    class Looks(Finds):
+        def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
+            seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+            return super().apply(rankings, depth)
+
+    before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    ranked(lambda work: work.rank([step(Looks())], Ranking(Query("0", "x")), 10.0))
+    assert seen == [min(before + GIVING_WAY, 19)]
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before
 
 
 def test_a_full_house() -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from tamis.cli.arguments import ArgumentParser
 from tamis.cli.console import progress, warn
 from tamis.cli.training import Shown, check_out, live, resumable, say, training_arguments
-from tamis.errors import InputError
 from tamis.infer.runtime import Device
 
 
@@ -33,10 +32,9 @@ def main(recipe: Path, out: Path, resume: bool, device: Device, json: bool) -> N
     from tamis.train.loop import train
     from tamis.train.sources import open_examples
     from tamis.train.start import load_start
-    from tamis.train.state import has_state
+    from tamis.train.state import require_new
 
-    if has_state(out) and not resume:  # before hours of reading
-        raise InputError(f"{out} has a training run in it", remedy="add --resume, or give another folder")
+    require_new(out, resume)
     start = load_start(plan.model, plan.run.seed)
     with progress("Reading the data", "queries") as advance:
         examples = open_examples(plan, Tokenizer(start.folder), advance)

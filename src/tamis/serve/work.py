@@ -17,9 +17,6 @@ have finished; and a call that nobody waits for any more is given up at its next
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -30,16 +27,6 @@ from tamis.ranking import Ranking
 from tamis.serve.lane import Done, Job, Lane
 from tamis.serve.metrics import Gauge, Metrics
 from tamis.serve.pipelines import Step
-
-GIVING_WAY = 5  # steps of niceness: a quarter of a core beside a thread that has none
-
-
-def give_way() -> None:
-    """Let other threads of this process go first where both want the same core."""
-    if sys.platform == "linux":  # elsewhere niceness is the whole process's
-        thread = threading.get_native_id()
-        nice = os.getpriority(os.PRIO_PROCESS, thread)
-        os.setpriority(os.PRIO_PROCESS, thread, min(nice + GIVING_WAY, 19))
 
 
 class Overloaded(TamisError):
@@ -64,15 +51,13 @@ class Work:
     def __init__(self, queue: int, metrics: Metrics, *, join: bool = True) -> None:
         self._queue, self._metrics = queue, metrics
         self.in_work = 0
-        self._search = Lane("search", self._pass, metrics, join=False)
+        self._search = Lane("search", self._pass, metrics, join=False, gives_way=True)
         self._model = Lane("model", self._pass, metrics, join=join)
         metrics.gauges.append(Gauge("tamis_in_work", "Requests in work.", lambda: self.in_work))
 
     def start(self) -> None:
-        """Begin, from the thread of the event loop."""
+        self._search.start()
         self._model.start()
-        give_way()
-        self._search.start()  # which gives way too: a thread starts as the one that started it
 
     def close(self) -> None:
         for lane in (self._search, self._model):

@@ -30,7 +30,7 @@ from tamis.train.loop import Ranker as RankingModel
 from tamis.train.loop import RankingTask
 from tamis.train.masked import read_vocabulary
 from tamis.train.objective import padded
-from tamis.train.pretraining import load_or_draw, read, require_new, with_dropout
+from tamis.train.pretraining import load_or_draw, read, with_dropout
 from tamis.train.processes import Processes, own_device
 from tamis.train.ranking_loss import ranking_loss
 from tamis.train.recipe import Loss, Model, Recipe, in_pairs, in_steps
@@ -38,7 +38,7 @@ from tamis.train.sets import Report
 from tamis.train.sources import Examples as RankingExamples
 from tamis.train.sources import open_examples
 from tamis.train.start import load_start
-from tamis.train.state import has_state
+from tamis.train.state import has_state, require_new
 from tamis.train.watch import Watch
 
 BEFORE = "lm"  # the folder of the first phase of two

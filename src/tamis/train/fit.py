@@ -25,11 +25,11 @@ import xxhash
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from tamis.errors import InputError, TamisError
+from tamis.errors import TamisError
 from tamis.files import storage_errors
 from tamis.train.processes import Processes
 from tamis.train.recipe import Optimiser, Run
-from tamis.train.state import Log, State, has_state, load_state, save_state
+from tamis.train.state import Log, State, load_state, require_new, save_state
 
 Progress = Callable[[Mapping[str, Any]], object]
 _AHEAD = 2  # steps whose batches are made while the device works
@@ -158,10 +158,7 @@ def fit(
     `out` gets `best/` (with a dev measure) and `last/`, models; `log.jsonl`; and `state/`, to go on from.
     """
     folder = Path(out)
-    if not resume and has_state(folder):
-        raise InputError(
-            f"{folder} has a training run in it", remedy="add --resume to go on with it, or choose another"
-        )
+    require_new(folder, resume)
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with Processes(task.device) as processes, torch.random.fork_rng(devices=_cards(task.device)):

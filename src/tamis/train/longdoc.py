@@ -18,7 +18,6 @@ import torch
 import xxhash
 from torch import Tensor, nn
 
-from tamis.errors import InputError
 from tamis.infer.longdoc_backend import LongBackend
 from tamis.infer.tokens import texts_of
 from tamis.models.checkpoint import save_checkpoint
@@ -33,13 +32,13 @@ from tamis.train.dev import DevRun, open_dev
 from tamis.train.fit import Part, Progress, Result, fit, total_steps
 from tamis.train.longdoc_data import LongBatch, Reading, join, read_gains
 from tamis.train.longdoc_recipe import LongRecipe
-from tamis.train.loop import Names, own_places, split_groups
+from tamis.train.loop import Names, identity, own_places, split_groups
 from tamis.train.processes import own_device
 from tamis.train.ranking_loss import ranking_loss
 from tamis.train.recipe import Dev, Limits, Loss, Model, in_steps
 from tamis.train.sources import Examples, open_examples
 from tamis.train.start import load_start
-from tamis.train.state import has_state
+from tamis.train.state import require_new
 from tamis.train.watch import Watch
 
 
@@ -53,8 +52,7 @@ def train_by_recipe(
 ) -> Result:
     """Read a recipe's data, train its model and leave it in `out`: see `fit`."""
     watch = watch or Watch()
-    if has_state(Path(out)) and not resume:  # before hours of reading
-        raise InputError(f"{out} has a training run in it", remedy="add --resume, or give another folder")
+    require_new(Path(out), resume)
     start = open_start(recipe.model, recipe.longdoc, recipe.run.seed)
     with watch.reading("the data", "queries") as advance:
         examples = open_examples(recipe.with_long_texts(), start.tokenizer, advance)
@@ -175,9 +173,7 @@ class LongTask:
 
     @property
     def identity(self) -> str:
-        """The recipe, the data and the start."""
-        seen = f"{self.recipe} {self.start.fingerprint} {self.examples.fingerprint}"
-        return str(xxhash.xxh3_128_hexdigest(seen.encode()))
+        return identity(self.recipe, self.start.fingerprint, self.examples)
 
     def parts(self, step: int, rank: int, world: int) -> Sequence[Part]:
         """This process's share of the step's groups, cut where the device cannot take them at once."""

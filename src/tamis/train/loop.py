@@ -124,9 +124,7 @@ class RankingTask:
 
     @property
     def identity(self) -> str:
-        """The recipe, the data and the start."""
-        seen = f"{self.recipe} {self.start.fingerprint} {self.examples.fingerprint}"
-        return str(xxhash.xxh3_128_hexdigest(seen.encode()))
+        return identity(self.recipe, self.start.fingerprint, self.examples)
 
     def parts(self, step: int, rank: int, world: int) -> Sequence[Part]:
         """This process's share of the step's groups, cut where the device cannot take them at once."""
@@ -159,6 +157,11 @@ class RankingTask:
         """By the backend that will rank with the model."""
         assert self.dev is not None
         return self.dev.score(TorchBackend(self.trained(), str(self.device), self.precision))
+
+
+def identity(recipe: Recipe, start: str, examples: Examples) -> str:
+    """What a run must have in common with the one that it resumes: the recipe, the start and the data."""
+    return str(xxhash.xxh3_128_hexdigest(f"{recipe} {start} {examples.fingerprint}".encode()))
 
 
 def own_places(groups: int, rank: int, world: int) -> range:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tamis.errors import InputError
 from tamis.models.checkpoint import Checkpoint, save_checkpoint, with_third_segment
 from tamis.models.encoder import Encoder
 from tamis.models.tokenizer import Tokenizer, open_tokenizer
@@ -29,7 +28,7 @@ from tamis.train.recipe import Model
 from tamis.train.rop import Bags, read_bags
 from tamis.train.scratch import from_scratch
 from tamis.train.start import load_start
-from tamis.train.state import has_state
+from tamis.train.state import require_new
 from tamis.train.watch import Watch
 
 
@@ -142,9 +141,3 @@ def read(corpus: tuple[str, ...], tokenizer: Tokenizer, watch: Watch) -> Sentenc
     """A corpus, sentence by sentence."""
     with watch.reading("the corpus", "documents") as advance:
         return read_sentences(open_corpus(corpus, advance), tokenizer)
-
-
-def require_new(out: Path, resume: bool) -> None:
-    """Before hours of reading: nothing is trained over another run."""
-    if has_state(out) and not resume:
-        raise InputError(f"{out} has a training run in it", remedy="add --resume, or give another folder")

@@ -79,6 +79,12 @@ def has_state(out: Path) -> bool:
     return (out / STATE).exists()
 
 
+def require_new(out: Path, resume: bool) -> None:
+    """Before hours of reading: nothing is trained over another run."""
+    if has_state(out) and not resume:
+        raise InputError(f"{out} has a training run in it", remedy="add --resume, or give another folder")
+
+
 def _save(content: Mapping[str, Any], file: Any) -> None:
     """torch's writer reports what the file system refuses as a RuntimeError without its number."""
     stream = _Stream(file)
