@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
@@ -60,7 +61,8 @@ def _window(line: str, analyzer: Analyzer, terms: Mapping[str, float], width: in
         while stop < len(matches) and matches[stop][1] <= start + width:
             stop += 1
         inside = matches[i:stop]
-        weight = sum(terms[term] for term in {term for _, _, term in inside})
+        # exact, so that equal sets weigh the same in whatever order they are gone through
+        weight = math.fsum(terms[term] for term in {term for _, _, term in inside})
         if weight > best:
             best, centre = weight, (start + inside[-1][1]) // 2
     start = max(0, min(centre - width // 2, len(line) - width))
