@@ -79,7 +79,7 @@ def test_from_a_grid_to_a_run(tune: Tune) -> None:
         ),
         (["-p", "bm25", "--grid", "b=0.4"], "the grid has b, which the pipeline has no place for"),
         (["-p", "bm25(b={b})", "--grid", "b=0.4:x"], "'0.4:x' is no range"),
-        (["-p", "bm25(b={b})", "--grid", "b=0.4,3"], "use k1 >= 0 and 0 <= b <= 1"),
+        (["-p", "bm25(b={b})", "--grid", "b=0.4,3"], "use 0 <= k1 <= 1000 and 0 <= b <= 1"),
         (["-p", "bm25(b={b}", "--grid", "b=0.4"], "column"),
         (["-p", "bm25(b={b})", "--grid", "b=0.4", "-m", "nDGC"], "there is no measure 'nDGC'"),
         (["-p", "bm25(b={b})", "--grid", "b=0.4", "--folds", "1"], "1 folds of 140 queries"),

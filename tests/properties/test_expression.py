@@ -304,7 +304,7 @@ def test_a_stage_prints_as_what_builds_it(index: Index, text: str) -> None:
         ("bm25(ql)", "bm25 takes its options as name=value: it takes k1, b, variant"),
         ("bm25(variant=1)", "variant of bm25 cannot be 1: give lucene, robertson, atire, bm25l or bm25+"),
         ("ql(variant=old)", "variant of ql cannot be 'old': give lucene or exact"),
-        ("bm25(b=2)", "in bm25(b=2): BM25 with k1=0.9, b=2.0: use k1 >= 0 and 0 <= b <= 1"),
+        ("bm25(b=2)", "in bm25(b=2): BM25 with k1=0.9, b=2.0: use 0 <= k1 <= 1000 and 0 <= b <= 1"),
     ],
 )
 def test_what_cannot_be_built_is_an_error_with_a_remedy(index: Index, text: str, message: str) -> None:

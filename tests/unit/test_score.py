@@ -134,7 +134,9 @@ def test_contributions_grow_with_tf_and_shrink_with_length(model: Model) -> None
     assert prior is None or (np.diff(prior) <= 0).all()
 
 
-@pytest.mark.parametrize("model", [*ALL, BM25(b=1.0), BM25(b=1.0, variant="bm25l")], ids=repr)
+@pytest.mark.parametrize(
+    "model", [*ALL, BM25(b=1.0), BM25(b=1.0, variant="bm25l"), BM25(k1=1e-300), BM25(k1=1000)], ids=repr
+)
 def test_an_empty_document_makes_no_trouble(model: Model) -> None:
     with np.errstate(all="raise"):
         value = model.contribution(np.array([1]), np.array([0]), TERM, COLLECTION)
@@ -148,13 +150,15 @@ def test_an_empty_collection_has_a_mean_length() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: BM25(k1=-0.1), "BM25 with k1=-0.1, b=0.4: use k1 >= 0 and 0 <= b <= 1"),
+        (lambda: BM25(k1=-0.1), "BM25 with k1=-0.1, b=0.4: use 0 <= k1 <= 1000 and 0 <= b <= 1"),
+        (lambda: BM25(k1=1e30), "BM25 with k1=1e+30"),
         (lambda: BM25(k1=math.inf), "BM25 with k1=inf"),
         (lambda: BM25(k1=math.nan), "BM25 with k1=nan"),
         (lambda: BM25(b=1.1), "BM25 with k1=0.9, b=1.1"),
         (lambda: BM25(b=math.nan), "BM25 with k1=0.9, b=nan"),
         (lambda: BM25(variant="bm25f"), "BM25 has no variant 'bm25f': use lucene, robertson"),  # type: ignore[arg-type]
         (lambda: QueryLikelihood(mu=0.0), "query likelihood with mu=0.0"),
+        (lambda: QueryLikelihood(mu=1e30), "lam=0.1: use 0 < mu <= 1,000,000 and 0 < lam < 1"),
         (lambda: QueryLikelihood(mu=math.inf), "query likelihood with mu=inf"),
         (lambda: QueryLikelihood(lam=1.0), "query likelihood with mu=1000.0, lam=1.0"),
         (lambda: QueryLikelihood(smoothing="laplace"), "smoothing='laplace'"),  # type: ignore[arg-type]

@@ -19,6 +19,7 @@ from tamis.errors import InputError
 Lengths = Literal["lucene", "exact"]
 Variant = Literal["lucene", "robertson", "atire", "bm25l", "bm25+"]
 _DELTA = {"bm25l": 0.5, "bm25+": 1.0}
+_LARGEST_K1, _LARGEST_MU = 1000, 1_000_000  # beyond, single precision loses what tells scores apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +103,10 @@ class BM25:
             raise InputError(
                 f"BM25 has no variant {self.variant!r}", remedy="use lucene, robertson, atire, bm25l or bm25+"
             )
-        if not (self.k1 >= 0 and np.isfinite(self.k1)) or not 0 <= self.b <= 1:
-            raise InputError(f"BM25 with k1={self.k1}, b={self.b}", remedy="use k1 >= 0 and 0 <= b <= 1")
+        if not 0 <= self.k1 <= _LARGEST_K1 or not 0 <= self.b <= 1:
+            raise InputError(
+                f"BM25 with k1={self.k1}, b={self.b}", remedy=f"use 0 <= k1 <= {_LARGEST_K1} and 0 <= b <= 1"
+            )
 
     @property
     def lengths(self) -> Lengths:
@@ -136,7 +139,7 @@ def _lucene_bm25(
     """In single precision and in Lucene's order of operations, so that scores equal its own to the last
     bit."""
     f = np.float32
-    with np.errstate(divide="ignore", over="ignore") if not k1 or b == 1 else nullcontext():
+    with np.errstate(divide="ignore", over="ignore") if not f(k1) or b == 1 else nullcontext():
         inverse = f(1) / (f(k1) * ((f(1) - f(b)) + f(b) * length.astype(f) / f(mean_length)))
         peak = weight.astype(f) * idf.astype(f)
         return np.asarray(peak - peak / (f(1) + tf.astype(f) * inverse), dtype=f)
@@ -196,9 +199,10 @@ class QueryLikelihood:
                 f"query likelihood with smoothing={self.smoothing!r}, variant={self.variant!r}",
                 remedy="use dirichlet or jelinek-mercer, and lucene or exact",
             )
-        if not 0 < self.mu < np.inf or not 0 < self.lam < 1:
+        if not 0 < self.mu <= _LARGEST_MU or not 0 < self.lam < 1:
             raise InputError(
-                f"query likelihood with mu={self.mu}, lam={self.lam}", remedy="use mu > 0 and 0 < lam < 1"
+                f"query likelihood with mu={self.mu}, lam={self.lam}",
+                remedy=f"use 0 < mu <= {_LARGEST_MU:,} and 0 < lam < 1",
             )
 
     @property
