@@ -240,7 +240,7 @@ def top_k(
     score_cell = np.empty(1, np.float32)
     bits_cell = score_cell.view(np.uint32)
 
-    candidates = np.empty(WINDOW + 1, np.uint16)
+    candidates = np.empty(WINDOW + 1, np.uint32)
     order = np.empty(n_terms, np.int64)  # the window's terms, least bound first
     reach = np.empty(n_terms + 1, np.float64)  # reach[i]: what the i least can add together
     left = total.copy()  # what windows not yet visited can reach
@@ -318,15 +318,17 @@ def top_k(
             kept = u64(0)
             for c in range(n_candidates):
                 d = candidates[c]
-                enough = accumulator[d] >= need
+                sum_so_far = accumulator[d]
+                enough = sum_so_far >= need
                 candidates[kept] = d
                 kept += u64(enough)
-                accumulator[d] = accumulator[d] if enough else 0.0
+                accumulator[d] = sum_so_far * enough
             n_candidates = kept
             if not n_candidates:
                 break
             t = order[i]
             entry, row = terms[t], table[t]
+            plain = entry[FIRST_OVERFLOW] == entry[LAST_OVERFLOW]
             posting, last_posting = window_begin[t, w], window_begin[t, w + 1]
             if n_candidates * _LOOK_UP < last_posting - posting:
                 first_here = entry[FIRST_BLOCK] + posting // BLOCK
@@ -360,18 +362,21 @@ def top_k(
                     place, wide = np.int64(block_place[b] >> u64(1)), block_place[b] & u64(1)
                     at = entry[FIRST_POSTING] + within * BLOCK
                     shift = np.int64(block_first[b]) - start
-                    for j in range(begin, end):
-                        d = u64(shift + _distance(documents, place, wide, j))
-                        if accumulator[d] != 0:
-                            accumulator[d] += _value(
-                                entry,
-                                row,
-                                tfs[u64(at + j)],
-                                window_codes[d],
-                                at + j,
-                                overflow_place,
-                                overflow_score,
-                            )
+                    if plain and not wide:
+                        for j in range(begin, end):
+                            d = u64(shift + np.int64(documents[u64(place + j)]))
+                            sum_so_far = accumulator[d]
+                            # no branch: whether a posting's document is a candidate cannot be foreseen
+                            value = np.float64(row[tfs[u64(at + j)], window_codes[d]])
+                            accumulator[d] = sum_so_far + value * (sum_so_far != 0)
+                    else:
+                        for j in range(begin, end):
+                            d = u64(shift + _distance(documents, place, wide, j))
+                            if accumulator[d] != 0:
+                                tf = tfs[u64(at + j)]
+                                accumulator[d] += _value(
+                                    entry, row, tf, window_codes[d], at + j, overflow_place, overflow_score
+                                )
 
         # c. what is complete competes
         need = below - prior_bound
