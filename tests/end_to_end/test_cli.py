@@ -309,7 +309,7 @@ def test_files_of_a_folder_that_are_not_read_are_told(tmp_path: Path, tamis: Tam
     said = tamis("index", tmp_path / "notes", "-o", tmp_path / "new")
     assert said.status == 0
     assert "warning: 1 file left out, such as" in said.err
-    assert "cake.pdf: a folder's .jsonl, .tsv, .trec, .txt, .md are read" in said.err
+    assert "cake.pdf: a folder's .jsonl, .csv, .tsv, .trec, .txt, .md are read" in said.err
     (tmp_path / "notes" / "deep" / "cake.pdf").unlink()
     assert tamis("index", tmp_path / "notes", "-o", tmp_path / "new", "--overwrite").err == ""
 
@@ -437,9 +437,9 @@ def test_interrupted(tmp_path: Path) -> None:
         running.stdout.readline()
         running.stdin.write('{"_id": "d1", "text": "half a corpus"}\n')
         running.stdin.flush()
-        for _ in range(100):
-            if (tmp_path / "idx").exists():
-                break
+        until = time.monotonic() + 60
+        while not (tmp_path / "idx").exists():
+            assert time.monotonic() < until
             time.sleep(0.05)
         running.send_signal(signal.SIGINT)
         _, complaint = running.communicate(timeout=60)

@@ -37,7 +37,8 @@ def test_jsonl_keys_of_every_dialect(tmp_path: Path) -> None:
         '{"docid": 3.5, "text": "c", "title": null, "metadata": null}\n'
         '{"_id": "4", "id": "other", "text": "d", "contents": "kept"}\n'
         '{"_id": "5", "text": null}\n'
-        '{"_id": "6", "text": "", "metadata": "plain"}\n',
+        '{"_id": "6", "text": "", "metadata": "plain"}\n'
+        '{"_id": "7", "body": "e", "content": "f"}\n',
     )
     assert list(read_corpus(file)) == [
         Document("1", "a", "T", {"url": "u", "year": 1999}),
@@ -46,6 +47,7 @@ def test_jsonl_keys_of_every_dialect(tmp_path: Path) -> None:
         Document("4", "d", "", {"id": "other", "contents": "kept"}),
         Document("5", ""),
         Document("6", "", "", {"metadata": "plain"}),
+        Document("7", "f", "", {"body": "e"}),
     ]
 
 
@@ -66,9 +68,14 @@ def test_jsonl_keeps_nul_and_line_separators_inside_strings(tmp_path: Path) -> N
     ("line", "problem"),
     [
         (b'{"_id": "2", "text": "b"', "not JSON"),
-        (b"[1, 2]", "not a JSON object"),
-        (b'{"text": "b"}', "none of the keys '_id', 'id', 'docid'"),
-        (b'{"_id": "2", "title": "b"}', "none of the keys 'text', 'contents'"),
+        (b"[1, 2]", "not a JSON object: write one {...} a line, as jq -c '.[]' does of an array"),
+        (b"[", "write one {...} a line, as jq -c '.[]' does of an array"),
+        (b"{", "write one {...} a line"),
+        (b'{"text": "b"}', "none of the keys '_id', 'id', 'docid' among 'text': rename or add one"),
+        (
+            b'{"_id": "2", "title": "b"}',
+            "none of the keys 'text', 'contents', 'content', 'body' among '_id', 'title'",
+        ),
         (b'{"_id": "", "text": "b"}', '"" is not an id'),
         (b'{"_id": null, "text": "b"}', "null is not an id"),
         (b'{"_id": true, "text": "b"}', "true is not an id"),
@@ -111,7 +118,7 @@ def test_the_report_keeps_only_the_first_examples(tmp_path: Path) -> None:
 
 
 def test_an_empty_file_has_no_documents(tmp_path: Path) -> None:
-    for name in ("c.jsonl", "c.tsv", "c.trec"):
+    for name in ("c.jsonl", "c.csv", "c.tsv", "c.trec"):
         assert list(read_corpus(write(tmp_path / name, ""))) == []
 
 
@@ -319,7 +326,9 @@ def test_paths_and_formats_are_checked_before_reading(tmp_path: Path) -> None:
         read_corpus(write(tmp_path / "a.parquet", ""))
     with pytest.raises(InputError, match="holds no corpus file"):
         read_corpus(tmp_path / "empty")
-    with pytest.raises(InputError, match="unknown corpus format 'xml': use one of jsonl, tsv, trec, text"):
+    with pytest.raises(
+        InputError, match="unknown corpus format 'xml': use one of jsonl, csv, tsv, trec, text"
+    ):
         read_corpus(good, format="xml")  # type: ignore[arg-type]
 
 

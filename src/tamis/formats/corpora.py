@@ -1,4 +1,4 @@
-"""Corpora: JSONL (BEIR), TSV (MS MARCO), TREC SGML and folders of text, one document at a time."""
+"""Corpora: JSONL (BEIR), CSV, TSV (MS MARCO), TREC SGML and folders of text, one document at a time."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from typing import Any, Literal, NamedTuple, get_args
 from tamis.documents import Document
 from tamis.errors import InputError
 from tamis.files import COMPRESSED_SUFFIXES, STDIN, PathLike, read_text
+from tamis.formats.csv_rows import read_rows
 from tamis.formats.json_lines import first_present, parse_object, to_id, to_text
 from tamis.formats.lines import SkipReport, located, read_lines, skip_or_raise
 from tamis.formats.sgml import read_trec_documents
 
-CorpusFormat = Literal["jsonl", "tsv", "trec", "text"]
+CorpusFormat = Literal["jsonl", "csv", "tsv", "trec", "text"]
 
 ID_KEYS = ("_id", "id", "docid")
-TEXT_KEYS = ("text", "contents")
+TEXT_KEYS = ("text", "contents", "content", "body")
 
 _SUFFIXES: dict[str, CorpusFormat] = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".json": "jsonl",
+    ".csv": "csv",
     ".tsv": "tsv",
     ".trec": "trec",
     ".sgml": "trec",
@@ -30,7 +32,7 @@ _SUFFIXES: dict[str, CorpusFormat] = {
     ".md": "text",
 }
 # Inside a folder fewer names count: a stray package.json does not make a folder of notes a corpus.
-FOLDER_SUFFIXES = (".jsonl", ".tsv", ".trec", ".txt", ".md")
+FOLDER_SUFFIXES = (".jsonl", ".csv", ".tsv", ".trec", ".txt", ".md")
 
 
 class _Source(NamedTuple):
@@ -47,17 +49,20 @@ def read_corpus(
     The format follows from the suffix (before `.gz` or `.zst`) unless `format` names it; `-` is the standard
     input, JSONL by default:
 
-    - jsonl: id in `_id`, `id` or `docid` (numbers become strings), text in `text` or `contents`, optional
-      `title` and `metadata`; every other key is kept in the metadata. `null` text and titles are empty.
+    - jsonl: id in `_id`, `id` or `docid` (numbers become strings), text in `text`, `contents`, `content` or
+      `body`, optional `title` and `metadata`; every other key is kept in the metadata. `null` text and titles
+      are empty.
+    - csv: the first line names the columns as the keys of jsonl are named, in any case; commas, semicolons
+      or tabs separate them; see `tamis.formats.csv_rows`.
     - tsv: `id text`, `id title text` or MS MARCO's `id url title body` (the url goes to the metadata); the
       first line decides which.
     - trec: `<DOC>` elements; see `tamis.formats.sgml`.
     - text: the file is one document, its name is the id.
 
     A folder that holds `corpus.jsonl` is a BEIR folder: that file is read. Any other folder is read
-    recursively and in sorted order, without hidden files: its `.jsonl`, `.tsv` and `.trec` files, or its
-    `.txt` and `.md` files with their relative paths as ids. With a `format`, the files with its suffixes, or
-    every file where none has them (TREC's disks have no suffixes).
+    recursively and in sorted order, without hidden files: its `.jsonl`, `.csv`, `.tsv` and `.trec` files, or
+    its `.txt` and `.md` files with their relative paths as ids. With a `format`, the files with its
+    suffixes, or every file where none has them (TREC's disks have no suffixes).
 
     Paths are checked at once. Empty texts and NUL characters are allowed; whether ids repeat is for the
     store to find out. A bad line (or a bad file, where a file is a document) is an `InputError`, or is
@@ -154,14 +159,24 @@ def _visible_files(folder: Path) -> list[Path]:
 def _read_jsonl(source: _Source, skipped: SkipReport | None) -> Iterator[Document]:
     for number, line in read_lines(source.path, skipped=skipped):
         try:
-            document = _json_document(parse_object(line))
+            document = _document(parse_object(line))
         except InputError as error:
             skip_or_raise(located(error, source.path, number), skipped)
         else:
             yield document
 
 
-def _json_document(record: dict[str, Any]) -> Document:
+def _read_csv(source: _Source, skipped: SkipReport | None) -> Iterator[Document]:
+    for number, record in read_rows(source.path, (ID_KEYS, TEXT_KEYS), optional=("title",), skipped=skipped):
+        try:
+            document = _document(record)
+        except InputError as error:
+            skip_or_raise(located(error, source.path, number), skipped)
+        else:
+            yield document
+
+
+def _document(record: dict[str, Any]) -> Document:
     """The record's document; empties `record` of what it takes, so that the rest is metadata."""
     id_key, text_key = first_present(record, ID_KEYS), first_present(record, TEXT_KEYS)
     document_id, text = to_id(record.pop(id_key)), to_text(record.pop(text_key), text_key)
@@ -220,6 +235,7 @@ def _file_id(source: _Source) -> str:
 
 _READERS: dict[CorpusFormat, Callable[[_Source, SkipReport | None], Iterator[Document]]] = {
     "jsonl": _read_jsonl,
+    "csv": _read_csv,
     "tsv": _read_tsv,
     "trec": _read_trec,
     "text": _read_text,

@@ -1,12 +1,15 @@
-"""One JSON object a line: the checks that corpora and queries share."""
+"""One JSON object a line: the checks that corpora and queries share, and those that a row of CSV shares."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
+from itertools import islice
 from typing import Any
 
 from tamis.errors import InputError
+
+_MOST_NAMES, _LONGEST_NAME = 8, 40  # in an error of one line
 
 
 def parse_object(line: str) -> dict[str, Any]:
@@ -16,7 +19,7 @@ def parse_object(line: str) -> dict[str, Any]:
     {'_id': 'd1', 'text': 'café'}
     >>> parse_object("[1, 2]")
     Traceback (most recent call last):
-    tamis.errors.InputError: not a JSON object: write one {...} a line
+    tamis.errors.InputError: not a JSON object: write one {...} a line, as jq -c '.[]' does of an array
     """
     try:
         value = json.loads(line)
@@ -24,11 +27,11 @@ def parse_object(line: str) -> dict[str, Any]:
         raise InputError("JSON nested too deeply") from None
     except json.JSONDecodeError as error:
         problem = f"not JSON ({error.msg} at column {error.colno})"
-        raise InputError(problem, remedy="write one {...} a line") from None
+        raise InputError(problem, remedy=_one_a_line(line)) from None
     except ValueError:
         raise InputError("a number of thousands of digits", remedy="write it as a string") from None
     if not isinstance(value, dict):
-        raise InputError("not a JSON object", remedy="write one {...} a line")
+        raise InputError("not a JSON object", remedy=_one_a_line(line))
     # Half of a surrogate pair is legal in a JSON escape but in no UTF-8 file: found here, not when stored.
     if "\\ud" in line or "\\uD" in line:
         try:
@@ -38,16 +41,28 @@ def parse_object(line: str) -> dict[str, Any]:
     return value
 
 
-def first_present(record: Mapping[str, Any], keys: Sequence[str]) -> str:
+def _one_a_line(line: str) -> str:
+    array = line.lstrip().startswith("[")  # what most programs call JSON
+    return "write one {...} a line" + (", as jq -c '.[]' does of an array" if array else "")
+
+
+def first_present(record: Collection[str], keys: Sequence[str], what: str = "keys") -> str:
     """The first of `keys` that the record has.
 
     >>> first_present({"title": "t", "contents": "c"}, ["text", "contents"])
     'contents'
+    >>> first_present({"title": "t", "story": "s"}, ["text", "contents"])
+    Traceback (most recent call last):
+    tamis.errors.InputError: none of the keys 'text', 'contents' among 'title', 'story': rename or add one
     """
     for key in keys:
         if key in record:
             return key
-    raise InputError(f"none of the keys {', '.join(map(repr, keys))}", remedy="add one of them")
+    names = [repr(name[:_LONGEST_NAME]) for name in islice(record, _MOST_NAMES)]
+    more = ["..."] if len(record) > _MOST_NAMES else []
+    among = f" among {', '.join(names + more)}" if names else ""
+    problem = f"none of the {what} {', '.join(map(repr, keys))}{among}"
+    raise InputError(problem, remedy="rename or add one")
 
 
 def to_id(value: object) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -30,14 +30,14 @@ class SkipReport:
     examples: list[str] = field(default_factory=list)
     most_examples: int = 5
 
-    def add(self, error: InputError) -> None:
-        """Count one skipped line."""
-        self.count += 1
+    def add(self, error: InputError, lines: int = 1) -> None:
+        """Count a skipped line, or all the lines of a skipped row."""
+        self.count += lines
         if len(self.examples) < self.most_examples:
             self.examples.append(str(error))
 
 
-def skip_or_raise(error: InputError, skipped: SkipReport | None) -> None:
+def skip_or_raise(error: InputError, skipped: SkipReport | None, lines: int = 1) -> None:
     """Count a bad line where the caller asked for that, and raise it where not.
 
     >>> report = SkipReport()
@@ -47,7 +47,7 @@ def skip_or_raise(error: InputError, skipped: SkipReport | None) -> None:
     """
     if skipped is None:
         raise error
-    skipped.add(error)
+    skipped.add(error, lines)
 
 
 def located(error: InputError, path: PathLike, line: int) -> InputError:
@@ -59,6 +59,16 @@ def located(error: InputError, path: PathLike, line: int) -> InputError:
     return InputError(error.problem, remedy=error.remedy, path=os.fspath(path), line=line)
 
 
+def numbered_lines(stream: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file with their numbers, without the byte order mark.
+
+    >>> list(numbered_lines([BOM + b"q1", b"q2"]))
+    [(1, b'q1'), (2, b'q2')]
+    """
+    lines = iter(stream)
+    return enumerate(chain([next(lines, b"").removeprefix(BOM)], lines), 1)
+
+
 def read_lines(path: PathLike, *, skipped: SkipReport | None = None) -> Iterator[tuple[int, str]]:
     r"""Number and text of each line that is not blank: strict UTF-8, no byte order mark, no line end.
 
@@ -68,10 +78,9 @@ def read_lines(path: PathLike, *, skipped: SkipReport | None = None) -> Iterator
     [(1, 'd1'), (3, 'd2')]
     """
     with open_bytes(path) as stream:
-        lines = chain([stream.readline().removeprefix(BOM)], stream)
         # Bytes are split before they are decoded: a bad line can be skipped alone, and only \n ends a line
         # (a JSON string may hold U+2028, at which str.splitlines would cut it).
-        for number, raw in enumerate(lines, 1):
+        for number, raw in numbered_lines(stream):
             try:
                 line = raw.decode().rstrip("\r\n")
             except UnicodeDecodeError as error:

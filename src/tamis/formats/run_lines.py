@@ -13,7 +13,7 @@ import numpy as np
 
 from tamis.errors import InputError
 from tamis.files import BOM, PathLike, not_utf8, open_bytes
-from tamis.formats.lines import SkipReport, skip_or_raise
+from tamis.formats.lines import SkipReport, numbered_lines, skip_or_raise
 
 Row = tuple[str, str, int, float, str]
 """Query id, document id, rank, score and tag."""
@@ -71,16 +71,6 @@ def parse_blocks(path: PathLike, skipped: SkipReport | None) -> Iterator[Block]:
                     block = _gather(parse(enumerate(text.split(b"\n"), first), path, skipped))
                 yield block
             first += text.count(b"\n")
-
-
-def numbered_lines(stream: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file with their numbers, without the byte order mark.
-
-    >>> list(numbered_lines([BOM + b"q1", b"q2"]))
-    [(1, b'q1'), (2, b'q2')]
-    """
-    lines = iter(stream)
-    return enumerate(chain([next(lines, b"").removeprefix(BOM)], lines), 1)
 
 
 def _parser(first_line: bytes) -> _Parser | None:

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from tamis.errors import InputError
 from tamis.files import STDIN, PathLike, atomic_write, open_bytes
-from tamis.formats.lines import SkipReport, check_column, skip_or_raise
-from tamis.formats.run_lines import Block, numbered_lines, parse_blocks, parse_rows
+from tamis.formats.lines import SkipReport, check_column, numbered_lines, skip_or_raise
+from tamis.formats.run_lines import Block, parse_blocks, parse_rows
 from tamis.formats.ties import strictly_decreasing
 
 RunRow = tuple[str, Sequence[str], Sequence[float] | npt.NDArray[np.floating]]
