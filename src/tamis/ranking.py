@@ -147,6 +147,24 @@ class Ranking:
             raise TamisError("the scores increase along the order", remedy="check the stage that made them")
         return replace(self, ids=tuple(self.ids[i] for i in order.tolist()), scores=ranked, kind=kind)
 
+    def log_odds(self) -> Array:
+        """The scores, in double precision; those that are probabilities as log-odds.
+
+        >>> probable = Ranking(Query("q", ""), ("d1", "d2"), np.array([0.9, 0.5]), ScoreKind.PROBABILITY)
+        >>> probable.log_odds().round(3)
+        array([2.197, 0.   ])
+        """
+        scores = self.scores.astype(np.float64)
+        limits = np.finfo(np.float64)
+        if self.kind == ScoreKind.PROBABILITY:
+            scores = np.log(np.maximum(scores, limits.tiny))
+        elif self.kind != ScoreKind.LOG_PROBABILITY:
+            return scores
+        # a probability of 1 is one that double precision cannot tell from it: a margin of 37 or more
+        scores = np.minimum(scores, -limits.epsneg)
+        odds: Array = scores - np.log(-np.expm1(scores))
+        return odds
+
     def documents(self) -> list[Document]:
         """The candidates' documents, in order."""
         if self.texts is None:

@@ -16,7 +16,6 @@ from tamis.models.templates import Tokenised
 from tamis.models.tokenizer import Tokenizer
 from tamis.ranking import ScoreKind
 from tamis.stage import Stage
-from tamis.train.build import logits
 from tamis.train.examples import (
     Report,
     TrainingSet,
@@ -206,9 +205,9 @@ def test_log_odds_are_margins_as_far_as_they_can_be(kind: ScoreKind) -> None:
     scores = -np.logaddexp(0, -margins)
     scores = np.exp(scores) if kind == ScoreKind.PROBABILITY else scores
     ranking = Ranking(Query("q", ""), tuple("abcde"), scores, kind)
-    assert logits(ranking) == pytest.approx(margins, rel=1e-2 if kind == ScoreKind.PROBABILITY else 1e-9)
+    assert ranking.log_odds() == pytest.approx(margins, rel=1e-2 if kind == ScoreKind.PROBABILITY else 1e-9)
     certain = Ranking(Query("q", ""), ("a", "b"), np.array([1.0, 0.0]), ScoreKind.PROBABILITY)
-    assert np.isfinite(logits(certain)).all()
+    assert np.isfinite(certain.log_odds()).all()
 
 
 def test_judged_documents_without_a_score_are_left_out_and_counted(

@@ -16,7 +16,7 @@ from tamis.errors import InputError
 from tamis.infer.tokens import KEPT, TokenStore
 from tamis.models.templates import COUNTED, Tokenised
 from tamis.models.tokenizer import Tokenizer
-from tamis.ranking import Ranking, Run, ScoreKind
+from tamis.ranking import Ranking, Run
 from tamis.retrieve.index import Index
 from tamis.retrieve.postings import ranges
 from tamis.stage import Stage
@@ -227,7 +227,7 @@ def _taught(
     elif teacher is not None:
         scored = [teacher.get(ranking.query.id) for ranking in rankings]
     for ranking, judged, given in zip(rankings, judgments, scored, strict=True):
-        yield ranking, judged, dict(zip(given.ids, logits(given).tolist(), strict=True)) if given else {}
+        yield ranking, judged, dict(zip(given.ids, given.log_odds().tolist(), strict=True)) if given else {}
 
 
 def _extended(ranking: Ranking, ids: Iterable[str], documents: Index | Iterable[Document]) -> Ranking:
@@ -240,24 +240,6 @@ def _extended(ranking: Ranking, ids: Iterable[str], documents: Index | Iterable[
 
 def _lowest(ranking: Ranking) -> float:
     return float(ranking.scores[-1]) if len(ranking) else 0.0
-
-
-def logits(ranking: Ranking) -> Array:
-    """A ranking's scores; those that are probabilities as log-odds.
-
-    >>> logits(Ranking(Query("q", ""), ("d1", "d2"), np.array([0.9, 0.5]), ScoreKind.PROBABILITY)).round(3)
-    array([2.197, 0.   ])
-    """
-    scores = ranking.scores.astype(np.float64)
-    limits = np.finfo(np.float64)
-    if ranking.kind == ScoreKind.PROBABILITY:
-        scores = np.log(np.maximum(scores, limits.tiny))
-    elif ranking.kind != ScoreKind.LOG_PROBABILITY:
-        return scores
-    # a probability of 1 is one that double precision cannot tell from it: a margin of 37 or more
-    scores = np.minimum(scores, -limits.epsneg)
-    odds: Array = scores - np.log(-np.expm1(scores))
-    return odds
 
 
 # -- from ids to numbers
