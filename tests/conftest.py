@@ -13,11 +13,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 import tamis
 
 DEMO_CORPUS = Path(tamis.__file__).parent / "demo_data" / "corpus.jsonl.gz"
 VOCABULARY = 400
+
+# how long an example takes is no property of ours: it depends on what else the machine has to do
+settings.register_profile("unhurried", settings(), deadline=None)
+settings.load_profile("unhurried")
 
 
 @pytest.fixture(scope="session")

@@ -42,7 +42,7 @@ _FENCE = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _COMMAND = re.compile(r"^\$ (?P<line>(?:.*\\\n)*.*)\n(?P<printed>(?:(?!\$ ).*\n)*)", re.MULTILINE)
-_MEASURED = re.compile(r"[\d.,]+ (?:ms|s|kB|MB|cores?)\b")
+_MEASURED = re.compile(r"(?:\d+ min )?[\d.,]+ (?:ms|s|kB|MB|cores?)\b")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import signal
@@ -52,9 +53,17 @@ def start(*command: str) -> subprocess.Popen[str]:
     )
 
 
+def size_of(journal: Path) -> int:
+    """0 where there is none: it may be removed while we look."""
+    try:
+        return journal.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
 def wait_until_larger(journal: Path, size: int, process: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + 120
-    while process.poll() is None and (not journal.exists() or journal.stat().st_size <= size):
+    while process.poll() is None and size_of(journal) <= size:
         assert time.monotonic() < deadline
         time.sleep(0.002)
 
@@ -64,7 +73,8 @@ def test_killed_again_and_again(folder: Path, tmp_path: Path) -> None:
     rng = random.Random(7)
     run, journal = tmp_path / "a.run", tmp_path / "a.run.journal"
     size, kills = 0, 0
-    while not run.exists():
+    while True:  # until one ends by itself: a kill can come when the run is there, but not yet all the rest
+        done = count(journal)
         process = start(*arguments(folder, run, *(["--resume"] if kills else [])))
         if kills < 3:
             wait_until_larger(journal, size, process)
@@ -75,15 +85,15 @@ def test_killed_again_and_again(folder: Path, tmp_path: Path) -> None:
             break
         assert process.returncode == -signal.SIGKILL, complaint
         kills += 1
-        size = journal.stat().st_size
+        size = size_of(journal)
     assert kills, "the process is always faster than we are"
     assert run.read_bytes() == (folder / "queries.run").read_bytes()
     assert not journal.exists()
-    if kills == 3:  # else it ended while we slept, and nothing says that it had anything left to do
-        assert " of the queries before the interruption, in " in out
+    resumed = done if done == 140 * TIMES else done // 64 * 64
+    assert (" of the queries before the interruption, in " in out) == (resumed > 0)
     told = json.loads((tmp_path / "a.run.json").read_text())
     whole = json.loads((folder / "queries.run.json").read_text())
-    assert told.get("resumed", 0) % 64 == 0
+    assert told.get("resumed", 0) == resumed
     assert told["seconds"] > 0
     for name in ("seconds", "resumed"):
         told.pop(name, None), whole.pop(name, None)
@@ -91,9 +101,12 @@ def test_killed_again_and_again(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_killed_before_every_call_that_ends_the_run(folder: Path, tmp_path: Path) -> None:
+def test_killed_before_every_call_that_ends_the_run(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between the last query and the end: before the first call that syncs, renames or removes a file, the
     second, ..."""
+    monkeypatch.setattr("tamis.journal.SYNC_EVERY", math.inf)  # or a slow machine has more calls than others
     left: set[tuple[bool, bool]] = set()
     call, finished = 1, False
     while not finished:
@@ -232,6 +245,6 @@ def test_killed_while_models_work(
         _, complaint = process.communicate(timeout=120)
         assert process.returncode in (0, -signal.SIGKILL), complaint
         kills += 1
-        size = journal.stat().st_size if journal.exists() else 0
+        size = size_of(journal)
     assert kills > 1, "the process is always faster than we are"
     assert run.read_bytes() == (tmp_path / "whole.run").read_bytes()

@@ -44,7 +44,7 @@ class Served:
     def __init__(self, process: subprocess.Popen[str], url: str, key: str | None = None) -> None:
         self.process, self.url = process, url
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        self.client = httpx.Client(base_url=url, headers=headers, timeout=30)
+        self.client = httpx.Client(base_url=url, headers=headers, timeout=60)
 
     def post(self, path: str, **body: Any) -> Any:
         return self.client.post(path, json=body)
@@ -57,7 +57,7 @@ class Served:
         return next((float(each.rpartition(" ")[2]) for each in lines if each.startswith(line)), 0.0)
 
     def wait(self, condition: Callable[[], bool]) -> None:
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while not condition():
             assert time.monotonic() < until
             time.sleep(0.01)
@@ -79,7 +79,7 @@ def serving(folder: Path, *options: str, key: str | None = None, ready: bool = T
         yield served
         served.client.close()
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
         assert process.stderr.read() == ""  # no traceback in the log
     finally:
         process.kill()
@@ -99,7 +99,8 @@ def made(tiny_checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="module")
 def server(made: Path) -> Iterator[Served]:
-    with serving(made, "-p", PIPELINE, "--model", "slow", "--max-body", "200000") as served:
+    options = ["--model", "slow", "--max-body", "200000", "--deadline", "60s"]  # on a machine however busy
+    with serving(made, "-p", PIPELINE, *options) as served:
         yield served
 
 
@@ -386,15 +387,17 @@ def test_a_server_that_cannot_start(
 # ------------------------------------------------------------------------------------------------------------
 
 SLOW = "bm25 % 200 >> mono(model=slow)"
+LONG = {"query": "x", "documents": ["a," * 60] * 1000, "pipeline": "mono(model=slow)"}  # seconds of work
 
 
 def test_a_deadline_gives_the_last_finished_stage(server: Served) -> None:
     """Where the time that the stage takes is known, and where it is not."""
-    whole = server.post("/search", query=QUERIES[0], pipeline=SLOW, deadline_ms=60_000, k=5).json()
+    times = [server.post("/search", query=QUERIES[0], pipeline=SLOW, k=5).json() for _ in range(3)]
+    whole = min(times, key=lambda each: each["stages"][1]["ms"])  # the others had company on this machine
     plain = server.post("/search", query=QUERIES[0], pipeline="bm25", k=5).json()
     assert whole["complete"]
     for pipeline in (SLOW, "bm25 % 200 >> mono(model=slow, limit=120)"):
-        deadline = round(whole["stages"][1]["ms"] / 2)
+        deadline = round(whole["stages"][1]["ms"] / 3)
         short = server.post("/search", query=QUERIES[0], pipeline=pipeline, deadline_ms=deadline, k=5).json()
         assert (short["complete"], short["finished"], len(short["stages"])) == (False, "bm25", 1)
         assert short["results"] == plain["results"]
@@ -409,11 +412,14 @@ def test_a_deadline_gives_the_last_finished_stage(server: Served) -> None:
 
 
 def test_requests_share_a_call_and_get_what_they_would_alone(server: Served) -> None:
-    alone = [server.post("/search", query=query, deadline_ms=60_000).json() for query in QUERIES]
-    with ThreadPoolExecutor(10) as pool:
-        together = list(
-            pool.map(lambda q: server.post("/search", query=q, deadline_ms=60_000).json(), QUERIES * 3)
-        )
+    # a stage that no test has run yet: its time is not known, so whoever waits for it shares a call
+    body = {"pipeline": "bm25 % 20 >> mono(model=m, limit=47)"}
+    with ThreadPoolExecutor(11) as pool:
+        long = pool.submit(server.post, "/rerank", **LONG)
+        server.wait(lambda: server.metric("tamis_in_work") >= 1)
+        together = list(pool.map(lambda q: server.post("/search", query=q, **body).json(), QUERIES * 3))
+    assert long.result().json()["complete"]
+    alone = [server.post("/search", query=query, **body).json() for query in QUERIES]
     assert [each["results"] for each in together] == [each["results"] for each in alone] * 3
     for count in ("inferences", "truncated"):
         own = [each["stages"][1][count] for each in alone]
@@ -423,13 +429,8 @@ def test_requests_share_a_call_and_get_what_they_would_alone(server: Served) -> 
 
 
 def test_searches_do_not_wait_behind_a_long_rerank(server: Served) -> None:
-    body = {
-        "query": QUERIES[0],
-        "pipeline": "bm25 % 200 >> mono(model=slow, limit=100)",
-        "deadline_ms": 60_000,
-    }
     with ThreadPoolExecutor(1) as pool:
-        long = pool.submit(lambda: server.client.post("/search", json=body).json())
+        long = pool.submit(lambda: server.post("/rerank", **LONG).json())
         server.wait(lambda: server.metric("tamis_in_work") >= 1)
         short = server.post("/search", query=QUERIES[1], pipeline="bm25").json()
         assert not long.done() and short["complete"]
@@ -453,12 +454,13 @@ def test_sigterm_finishes_what_was_accepted(made: Path) -> None:
     clients = 4
     with serving(made, "-p", SLOW, "--deadline", "60s") as served:
         with ThreadPoolExecutor(clients) as pool:
-            answers = [pool.submit(served.post, "/search", query=query) for query in QUERIES[:clients]]
+            answers = [pool.submit(served.post, "/rerank", **LONG)]  # so that the others have time to come
+            answers += [pool.submit(served.post, "/search", query=query) for query in QUERIES[1:clients]]
             served.wait(lambda: served.metric("tamis_in_work") == clients)
             served.process.send_signal(signal.SIGTERM)
             assert [answer.result().status_code for answer in answers] == [200] * clients
             assert all(answer.result().json()["complete"] for answer in answers)
-        assert served.process.wait(20) == 0
+        assert served.process.wait(60) == 0
         with pytest.raises(httpx.ConnectError):
             served.get("/healthz")
 
@@ -470,7 +472,7 @@ def test_the_index_is_replaced_under_load(made: Path, tmp_path: Path) -> None:
         stop, answers = threading.Event(), []
 
         def ask() -> None:
-            with httpx.Client(base_url=served.url, timeout=30) as client:
+            with httpx.Client(base_url=served.url, timeout=60) as client:
                 while not stop.is_set():
                     for query in QUERIES:
                         answers.append(client.post("/search", json={"query": query, "deadline_ms": 60_000}))
@@ -483,7 +485,7 @@ def test_the_index_is_replaced_under_load(made: Path, tmp_path: Path) -> None:
             index.add([Document(f"new-{number}", f"a zyzzyva {number}")])
             if number % 2:
                 index.merge()
-            time.sleep(0.25)
+            served.wait(lambda: served.get("/info").json()["documents"] == len(index))
         Index.build([Document("only", "one zyzzyva")], tmp_path / "idx", overwrite=True)
         served.wait(lambda: served.get("/info").json()["documents"] == 1)
         stop.set()

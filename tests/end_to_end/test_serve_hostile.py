@@ -30,7 +30,7 @@ class Server:
     port: int
 
     def send(self, data: bytes) -> socket.socket:
-        connection = socket.create_connection(("127.0.0.1", self.port), timeout=20)
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=60)
         connection.sendall(data)
         return connection
 
@@ -63,12 +63,13 @@ def server(
     Index.build(documents, folder / "idx")
     command = [sys.executable, "-m", "tamis", "serve", "idx", "--port", "0", "--workers", "1"]
     command += ["-p", "bm25 % 5", "--model", "slow", "--queue", str(QUEUE)]
+    command += ["--deadline", "60s"]  # on a machine however busy
     process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
         yield Server(int(process.stderr.readline().rstrip("/\n").rpartition(":")[2]))
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
         assert process.stderr.read() == ""  # nothing that a client sends is worth a line
     finally:
         process.kill()
@@ -190,21 +191,20 @@ def test_documents_without_a_word(server: Server) -> None:
 
 def test_clients_that_leave_give_their_places_back(server: Server) -> None:
     """Their work takes seconds, and all places are taken."""
-    documents = [" ".join(f"w{number}" for number in range(100))] * 500
+    documents = [" ".join(f"w{number}" for number in range(100))] * 1000
     # a stage that no test has run yet: how long it takes is not known, so it is begun on any machine
     pipeline = "mono(model=slow, limit=127)"
-    work = request("/rerank", query="x", documents=documents, pipeline=pipeline, deadline_ms=60_000)
+    work = request("/rerank", query="x", documents=documents, pipeline=pipeline)
     clients = [server.send(work) for _ in range(QUEUE)]
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while f"tamis_in_work {QUEUE}\n".encode() not in server.get("/metrics")[2]:
         assert time.monotonic() < until
     assert server.post("/search", query="x")[0] == 503
     for client in clients:
         client.close()
-    left = time.monotonic()
-    while server.post("/search", query="x")[0] != 200:
-        assert time.monotonic() - left < 5
-    one = {"query": "x", "documents": ["y"], "pipeline": "mono(model=slow)", "deadline_ms": 20_000}
+    while f'route="/rerank",status="499"}} {QUEUE}\n'.encode() not in server.get("/metrics")[2]:
+        assert time.monotonic() < until
+    assert server.post("/search", query="x")[0] == 200
+    one = {"query": "x", "documents": ["y"], "pipeline": "mono(model=slow)"}
     status, _, body = server.post("/rerank", **one)
     assert (status, json.loads(body)["complete"]) == (200, True)  # the model is free too
-    assert f'route="/rerank",status="499"}} {QUEUE}\n'.encode() in server.get("/metrics")[2]

@@ -32,13 +32,13 @@ def url(tiny_checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathF
     tiny_checkpoint(folder / "m", layers=1, positions=48, seed=1)
     Index.build(islice(read_corpus(DEMO / "corpus.jsonl.gz"), 100), folder / "idx")
     command = [sys.executable, "-m", "tamis", "serve", "idx", "--port", "0", "--workers", "1"]
-    command += ["-p", "bm25 % 5 >> mono(model=m)"]
+    command += ["-p", "bm25 % 5 >> mono(model=m)", "--deadline", "60s"]  # on a machine however busy
     process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
         yield process.stderr.readline().rpartition(" ")[2].strip()
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
         assert process.stderr.read() == ""  # no traceback in the log
     finally:
         process.kill()

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,22 @@ from tamis.train.state import LOG, STATE, read_log  # noqa: E402
 
 DEMO = Path(tamis.__file__).parent / "demo_data"
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}  # one thread: sums in one order
+KILLED = """
+import os, signal, sys
+from tamis.cli import main
+
+when, times, replace = sys.argv.pop(1), 0, os.replace
+
+def lethal(source, target, **options):
+    global times
+    times += str(target) == when
+    if times == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(source, target, **options)
+
+os.replace = lethal
+sys.exit(main())
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -83,10 +98,11 @@ def trained(recipe: Path, out: Path, *options: str) -> list[str]:
     return ["train", str(recipe), "--out", str(out), "--device", "cpu", *options]
 
 
-def started(arguments: list[str]) -> subprocess.Popen[bytes]:
-    code = "import sys; from tamis.cli import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, *arguments]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ENVIRONMENT)
+def killed_at(when: Path, arguments: list[str]) -> None:
+    """A process that ends when it is about to write a file for the second time."""
+    command = [sys.executable, "-c", KILLED, str(when), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
 
 
 def curve(out: Path) -> list[dict[str, Any]]:
@@ -146,12 +162,8 @@ def test_killed_and_resumed_is_uninterrupted(made: Path, tmp_path: Path) -> None
         "every = 25\n[run]\nbatch = 4\nlog_every = 5\ncheckpoint_every = 7",
     )
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    process = started(trained(plan, killed))
-    while not (killed / STATE).exists() and process.poll() is None:
-        time.sleep(0.005)
-    process.kill()
-    process.wait()
-    assert read_log(killed)[-1]["step"] < 40  # or nothing was interrupted
+    killed_at(killed / STATE, trained(plan, killed))
+    assert read_log(killed)[-1]["step"] == 10  # and the state is of step 7
     assert main(trained(plan, whole)) == main(trained(plan, killed, "--resume")) == 0
     assert curve(killed) == curve(whole)
     for model in ("best", "last"):
@@ -193,7 +205,7 @@ def test_two_processes_learn_as_one(made: Path, tmp_path: Path) -> None:
     (tmp_path / "run.py").write_text(code)
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
     both = [*launch, str(tmp_path / "run.py"), *trained(plan, tmp_path / "two", "--json")]
-    said = subprocess.run(both, capture_output=True, text=True, env=ENVIRONMENT, timeout=120)
+    said = subprocess.run(both, capture_output=True, text=True, env=ENVIRONMENT, timeout=600)
     assert said.returncode == 0, said.stderr
     assert json.loads(said.stdout)["steps"] == 4  # only one of them says so
     assert main(trained(plan, tmp_path / "one")) == 0

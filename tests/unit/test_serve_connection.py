@@ -15,7 +15,8 @@ from tamis.serve import connection, guard  # noqa: E402 (they need it)
 from tamis.serve.guard import Guard, Message, Receive, Send  # noqa: E402
 from tamis.serve.metrics import Metrics  # noqa: E402
 
-SLOW = 0.3
+SLOW = 0.5
+PATIENCE = 20  # seconds until a test is over, on a machine with much else to do
 LARGE = bytes(30_000_000)  # more than the system holds for a connection
 Client = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -38,9 +39,9 @@ def asked(client: Client) -> float:
         server = uvicorn.Server(config)
         with socket.create_server(("127.0.0.1", 0)) as listening:
             serving = asyncio.create_task(server.serve([listening]))
-            reader, writer = await asyncio.open_connection(*listening.getsockname())
             started = time.monotonic()
-            await asyncio.wait_for(client(reader, writer), 10)
+            reader, writer = await asyncio.open_connection(*listening.getsockname())
+            await asyncio.wait_for(client(reader, writer), PATIENCE)
             took = time.monotonic() - started
             writer.transport.abort()
             server.should_exit = True
@@ -62,7 +63,7 @@ async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, da
         for byte in data:
             writer.write(bytes([byte]))
             await writer.drain()
-            await asyncio.sleep(SLOW / 10)
+            await asyncio.sleep(SLOW / 10)  # so that all of it would take longer than our patience
             if reader.at_eof():
                 break
         return await reader.read()
@@ -78,7 +79,7 @@ def test_the_head_of_a_request_must_come(before: bytes) -> None:
             await reader.readuntil(b"small")
         assert await trickle(reader, writer, b"GET / HTTP/1.1\r\nx: " + b"y" * 1000) == b""
 
-    assert SLOW * 0.9 < asked(client) < 5 * SLOW
+    assert asked(client) > SLOW * 0.9
 
 
 def test_so_must_its_body_however_small_its_pieces() -> None:
@@ -86,13 +87,16 @@ def test_so_must_its_body_however_small_its_pieces() -> None:
         writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 900\r\n\r\n")
         await trickle(reader, writer, b"y" * 900)
 
-    assert SLOW * 0.9 < asked(client) < 5 * SLOW
+    assert asked(client) > SLOW * 0.9
 
 
 def test_an_answer_that_is_not_read_is_dropped() -> None:
     async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n")
-        await asyncio.sleep(4 * SLOW)
+        for _ in range(
+            40
+        ):  # in steps, so that a machine that stands still for a moment does not use up the server's time
+            await asyncio.sleep(SLOW / 10)
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await reader.readexactly(len(LARGE))
 

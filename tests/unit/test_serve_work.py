@@ -47,7 +47,7 @@ class Finds(Stage):
         self.calls.append(len(rankings))
         self.depths.append(depth)
         if self.gate is not None:
-            assert self.gate.wait(10)
+            assert self.gate.wait(60)
         time.sleep(self.seconds)
         if any(ranking.query.text == "bad" for ranking in rankings):
             raise InputError("a bad query")
@@ -86,7 +86,7 @@ def test_a_deadline_keeps_what_is_finished() -> None:
 
     async def run(work: Work) -> Outcome:
         try:
-            return await work.rank(steps, Ranking(Query("0", "x")), 0.1)
+            return await work.rank(steps, Ranking(Query("0", "x")), 1.0)
         finally:
             gate.set()
 
@@ -97,24 +97,32 @@ def test_a_deadline_keeps_what_is_finished() -> None:
 
 
 def test_nothing_finished_is_no_answer() -> None:
+    gate = threading.Event()
+
+    async def run(work: Work) -> Outcome:
+        try:
+            return await work.rank([step(Finds(gate=gate))], Ranking(Query("0", "x")), 0.05)
+        finally:
+            gate.set()
+
     with pytest.raises(Overloaded, match="would not finish within 50 ms"):
-        ranked(lambda work: work.rank([step(Finds(seconds=0.3))], Ranking(Query("0", "x")), 0.05))
+        ranked(run)
 
 
 def test_a_stage_that_cannot_be_done_in_time_is_not_begun() -> None:
-    slow = Finds(seconds=0.2)
+    slow = Finds(seconds=0.8)
     steps = [step(Finds(2)), step(slow)]
 
     async def run(work: Work) -> tuple[Outcome, float]:
         await work.rank(steps, Ranking(Query("0", "x")), 10.0)
         started = time.monotonic()
-        outcome = await work.rank(steps, Ranking(Query("0", "x")), 0.15)
+        outcome = await work.rank(steps, Ranking(Query("0", "x")), 1.0)
         return outcome, time.monotonic() - started
 
     (outcome, seconds), _ = ranked(run)
     assert not outcome.complete
     assert slow.calls == [1]
-    assert seconds < 0.15
+    assert seconds < 1.0
 
 
 def test_a_lane_with_nothing_else_to_do_tries_though_the_estimate_is_too_large() -> None:
@@ -123,9 +131,10 @@ def test_a_lane_with_nothing_else_to_do_tries_though_the_estimate_is_too_large()
 
     async def run(work: Work) -> Outcome:
         await work.rank([step(once_slow)], Ranking(Query("0", "x")), 10.0)
-        await asyncio.sleep(0.05)  # until the lane has put the last request away
+        while work._search._batch:  # the lane has still to put the last request away
+            await asyncio.sleep(0.001)
         once_slow.seconds = 0.0
-        return await work.rank([step(once_slow)], Ranking(Query("0", "x")), 0.4)
+        return await work.rank([step(once_slow)], Ranking(Query("0", "x")), 0.7)
 
     outcome, _ = ranked(run)
     assert outcome.complete
@@ -164,35 +173,41 @@ def test_a_full_house() -> None:
 
 
 def joined(texts: Sequence[str], cuts: Sequence[int | None], *, join: bool = True) -> tuple[Finds, list[Job]]:
-    """Requests that wait for one stage while its lane is busy."""
+    """Requests that wait for one stage while its lane is busy with another: how long that one takes says
+    nothing about theirs, which would keep them apart."""
     gate = threading.Event()
-    stage = Finds(5, gate=gate)
-    jobs = [
-        Job([step(stage, k)], Ranking(Query("0", text)), time.monotonic() + 10)
-        for text, k in zip(texts, cuts, strict=True)
+    stage, other = Finds(5), Finds(1, gate=gate)
+    busy, *jobs = [
+        Job([step(wanted, k)], Ranking(Query("0", text)), time.monotonic() + 60)
+        for wanted, text, k in [
+            (other, "x", None),
+            *((stage, *each) for each in zip(texts, cuts, strict=True)),
+        ]
     ]
     lane = Lane("test", lambda job: job.end(), Metrics(), join=join)
-    lane.add(jobs[0])
+    lane.add(busy)
     lane.start()
-    while not stage.calls:
+    while not other.calls:
         time.sleep(0.001)
-    for job in jobs[1:]:
+    for job in jobs:
         lane.add(job)
     gate.set()
     for job in jobs:
-        job.future.exception(10)
+        job.future.exception(60)
     lane.close()
-    lane.join(10)
+    lane.join(60)
     assert not lane.is_alive()
     return stage, jobs
 
 
 def test_who_waits_for_one_stage_shares_a_call() -> None:
     stage, jobs = joined(["a", "b", "c", "d"], [None, 2, 4, 3])
-    assert stage.calls == [1, 3]
-    assert stage.depths == [None, 4]
+    assert stage.calls == [4]
+    assert stage.depths == [None]
     assert [len(job.done[0].ranking) for job in jobs] == [5, 2, 4, 3]
     assert [job.done[0].ranking.query.text for job in jobs] == ["a", "b", "c", "d"]
+    stage, _ = joined(["b", "c", "d"], [2, 4, 3])
+    assert (stage.calls, stage.depths) == ([3], [4])
 
 
 def test_or_has_one_of_its_own() -> None:
@@ -202,7 +217,7 @@ def test_or_has_one_of_its_own() -> None:
 
 def test_one_request_does_not_fail_the_others() -> None:
     stage, jobs = joined(["a", "b", "bad", "d"], [None] * 4)
-    assert stage.calls == [1, 3, 1, 1, 1]
+    assert stage.calls == [4, 1, 1, 1, 1]
     assert [job.future.exception() is None for job in jobs] == [True, True, False, True]
 
 
@@ -222,7 +237,7 @@ def test_who_shares_a_call_is_told_of_the_own_share(
             lane.add(job)
         lane.start()
         for job in jobs:
-            job.future.result(10)
+            job.future.result(60)
         lane.close()
         assert 'tamis_batch_requests_sum{stage="own"} 3' in metrics.text()
         assert 'tamis_batch_requests_count{stage="own"} 1' in metrics.text()
