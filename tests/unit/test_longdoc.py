@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'tamis[torch]'")
 
-from tamis import Document, Query  # noqa: E402
+from tamis import Document, MaxP, Mono, Query  # noqa: E402
 from tamis.errors import InputError  # noqa: E402
 from tamis.infer.engine import OutOfMemory  # noqa: E402
 from tamis.infer.longdoc_backend import LongBackend  # noqa: E402
@@ -17,6 +19,7 @@ from tamis.models.long_checkpoint import begin, load_long, save_long  # noqa: E4
 from tamis.models.long_plan import LongDoc  # noqa: E402
 from tamis.models.longdoc import Layout, read  # noqa: E402
 from tamis.models.templates import Special, Tokenised  # noqa: E402
+from tamis.rank.combine import Interpolate  # noqa: E402
 from tamis.rank.given import Documents  # noqa: E402
 from tamis.rank.longdoc import Cedr, Parade  # noqa: E402
 from tamis.ranking import Ranking, ScoreKind  # noqa: E402
@@ -123,6 +126,49 @@ def test_what_is_lost_counts_overlaps_once():
     assert (cut.texts_cut, cut.text_tokens_lost) == (1, 40)
 
 
+@pytest.mark.parametrize("kind", ["parade-transformer", "birch", "pcgm"])
+def test_the_end_of_a_long_document_is_read(kind):
+    """Unless told, it is the windows that are limited: the first, the last and others."""
+    found = made(LongDoc(kind), text(5_000, 100))
+    (read_,) = passages(found)
+    assert len(read_) == 16
+    assert read_[0] == text(225, 100) and read_[-1][-1] == 5_099
+    assert found.truncation.text_tokens_lost == 5_000 - len({token for each in read_ for token in each})
+
+
+@pytest.mark.parametrize("kind", ["vanilla", "cedr-knrm", "knrm"])
+def test_chunks_are_of_the_whole_document(kind):
+    found = made(LongDoc(kind), text(5_000, 100), config=None if kind == "knrm" else CONFIG)
+    assert [token for each in passages(found)[0] for token in each] == text(5_000, 100)
+    assert found.truncation.texts_cut == 0
+
+
+@pytest.mark.parametrize("kind", ["parade-max", "cedr-knrm", "knrm"])
+@pytest.mark.parametrize("tokens", [8_000, 8_192])
+def test_an_endless_document_is_bounded_and_reported(kind, tokens):
+    """Counting stops at 8,192 tokens: of what comes after them no more is known than that it is there."""
+    config = None if kind == "knrm" else CONFIG
+    found = made(LongDoc(kind, tokens=tokens), text(100_000, 100), config=config)
+    read_ = [token for each in passages(found)[0] for token in each]
+    assert read_[-1] == tokens + 99
+    assert found.truncation.texts_cut == 1 and found.truncation.at_least
+    assert found.truncation.text_tokens_lost >= 1
+
+
+def test_maxp_reads_the_first_windows_as_the_stage_does():
+    plan = LongDoc("maxp", window=10, stride=10, passages=5)
+    assert made(plan, text(300, 50), seed=3).numbers.tolist() == [0, 1, 2, 3, 4]
+    assert made(plan, text(30, 50)).numbers.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("kind", ["parade-max", "birch", "cedr-pacrr", "knrm"])
+def test_a_narrative_is_read_whole(kind):
+    """A query of a TREC narrative is cut for no text: the text makes room."""
+    config = None if kind == "knrm" else CONFIG
+    found = made(LongDoc(kind), text(900, 200), query=text(120), config=config)
+    assert found.truncation.query_tokens_lost == 0 and found.truncation.text_tokens_lost == 0
+
+
 def test_ten_thousand_passages():
     found = made(LongDoc("parade-max", window=1, stride=1, tokens=8192, passages=16), text(10_000))
     assert len(passages(found)[0]) == 16
@@ -187,10 +233,32 @@ def test_queries_together_are_ranked_as_one_by_one(stage, kind, folder):
     together = ranker(rankings())
     alone = [ranker(ranking) for ranking in rankings()]
     for one, other in zip(together, alone, strict=True):
-        assert one.ids == other.ids and one.kind == ScoreKind.LOGIT
+        assert one.ids == other.ids and one.kind == ScoreKind.COMBINED
         assert one.scores == pytest.approx(other.scores, abs=1e-4)
         assert (np.diff(one.scores) <= 0).all()
     assert any(one.ids != ranking.ids for one, ranking in zip(together, rankings(), strict=True))
+
+
+@pytest.mark.parametrize(("stage", "kind"), [(Parade, "birch"), (Cedr, "cedr-knrm")])
+def test_interpolated_scores_keep_their_order(stage, kind, start, tmp_path):
+    """A hinge says nothing about where scores begin: from 8 to 11 they are no log-odds."""
+    (ranking,) = rankings(1)
+    made_ = begin(start, LongDoc(kind, window=20, stride=15, sequence=48), seed=1)
+    save_long(made_, tmp_path / "before")
+    scores = stage(str(tmp_path / "before"), device="cpu")(ranking).scores
+    scale = 3 / (scores.max() - scores.min())
+    with torch.no_grad():
+        made_.model.head.score.weight *= scale
+        made_.model.head.score.bias.copy_(made_.model.head.score.bias * scale + 8 - scores.min() * scale)
+    save_long(made_, tmp_path / "after")
+    ranker = stage(str(tmp_path / "after"), device="cpu")
+    own = ranker(ranking)
+    assert (own.scores.min(), own.scores.max()) == pytest.approx((8, 11), abs=1e-3)
+    came_with = {hit.id: hit.score / 4 + 1 for hit in ranking}  # 0 to -4, by min-max
+    expected = {hit.id: 0.3 * came_with[hit.id] + 0.7 * (hit.score - 8) / 3 for hit in own}
+    scored = replace(ranking, kind=ScoreKind.RETRIEVAL)
+    found = {hit.id: hit.score for hit in Interpolate(ranker, alpha=0.3)(scored)}
+    assert found == pytest.approx(expected, abs=1e-3)
 
 
 def test_its_scores_are_the_models(folder):
@@ -204,6 +272,17 @@ def test_its_scores_are_the_models(folder):
         one = read(asked, np.zeros(1, np.int64), texts, long.model.special, long.plan, long.model.config)
         with torch.inference_mode():
             assert hit.score == pytest.approx(long.model(one.inputs).item(), abs=1e-4)
+
+
+def test_maxp_in_training_is_maxp_in_a_pipeline(folder, start):
+    """A dev run reads passages as the stage with the same windows does: of long documents the first."""
+    small = {"window": 20, "stride": 10, "passages": 4}
+    trained = Parade(folder("maxp", sequence=64, query=64, **small), device="cpu", precision="fp32")
+    mono = Mono(str(start.folder), score="logit", device="cpu", precision="fp32")
+    stage = MaxP(mono, unit="tokens", **small)
+    for one, other in zip(trained(rankings()), stage(rankings()), strict=True):
+        assert one.ids == other.ids and one.scores == pytest.approx(other.scores, abs=1e-4)
+    assert stage.tally.truncation.texts_cut > 0  # there were more than four windows
 
 
 def test_it_counts_documents_and_what_was_cut(folder):
@@ -231,6 +310,28 @@ def test_what_it_is(folder):
     assert ranker.fingerprint != Parade(folder("parade-sum"), device="cpu", precision="fp32").fingerprint
     assert ranker.description == "torch, processor, fp32"
     assert ranker.inferences(100) == 100
+
+
+@pytest.mark.parametrize("workers", [None, 1, 2])
+def test_it_runs_on_as_many_cores_as_it_is_told(workers, folder, monkeypatch):
+    cores = []
+    real = LongBackend.margins
+
+    def watched(self, inputs):
+        cores.append(torch.get_num_threads())
+        return real(self, inputs)
+
+    monkeypatch.setattr(LongBackend, "margins", watched)
+    torch.set_num_threads(3)  # the caller's own
+    ranker = Parade(folder("parade-max"), device="cpu", workers=workers)
+    ranker(rankings())
+    assert set(cores) == {workers or 3} and torch.get_num_threads() == 3
+    assert ranker.encoder.workers == workers
+
+
+def test_no_core_is_too_few():
+    with pytest.raises(InputError, match="0 processor cores: use at least 1"):
+        Cedr("model", workers=0)
 
 
 def test_models_of_the_other_kind_are_refused(folder):

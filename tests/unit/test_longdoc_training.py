@@ -13,31 +13,21 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'tamis[torch]'")
 
-from tamis import Document, Mono  # noqa: E402
-from tamis.cli import main  # noqa: E402
+from tamis import Mono  # noqa: E402
 from tamis.errors import InputError  # noqa: E402
-from tamis.formats import read_queries  # noqa: E402
-from tamis.infer.longdoc_backend import LongBackend  # noqa: E402
-from tamis.models.long_checkpoint import load_long  # noqa: E402
 from tamis.models.long_plan import PLAN, LongDoc  # noqa: E402
-from tamis.models.static import static_model  # noqa: E402
+from tamis.models.states import first_states  # noqa: E402
 from tamis.models.templates import Tokenised  # noqa: E402
 from tamis.models.weights import stored_tensors  # noqa: E402
-from tamis.rank.given import Documents  # noqa: E402
-from tamis.rank.longdoc import Parade  # noqa: E402
-from tamis.ranking import Ranking  # noqa: E402
-from tamis.ranking import Run as Rankings  # noqa: E402
 from tamis.train.fit import parameter_groups  # noqa: E402
 from tamis.train.longdoc import (  # noqa: E402
     LongTask,
-    open_long_dev,
     open_start,
-    train_by_recipe,
     train_long,
 )
 from tamis.train.longdoc_data import Reading, read_gains  # noqa: E402
-from tamis.train.longdoc_recipe import LongRecipe, is_long_recipe, read_long_recipe  # noqa: E402
-from tamis.train.recipe import Data, Loss, Model, Optimiser, Run, bundled, read_recipe  # noqa: E402
+from tamis.train.longdoc_recipe import LongRecipe  # noqa: E402
+from tamis.train.recipe import Data, Loss, Model, Optimiser, Run  # noqa: E402
 from tamis.train.recipe import Examples as Drawn  # noqa: E402
 from tamis.train.sets import Candidates, Group, Judged, TrainingSet  # noqa: E402
 from tamis.train.sources import Examples  # noqa: E402
@@ -301,6 +291,31 @@ def test_rounds_pair_a_passage_of_each_document(folder: Path) -> None:
     assert len(sizes) > 1
 
 
+def test_maxp_is_trained_on_what_it_ranks_by(folder: Path) -> None:
+    """Of a document with more windows than are read, the first: as `maxp(mono)` reads it."""
+    texts = data().documents.ids
+    last = set(texts[26:30].tolist()) - set(texts[:26].tolist())  # behind the fourth window
+    assert last
+    for batch in kept(folder, 1.0, in_rounds=False, seeds=20):
+        assert not last & set(batch.inputs.ids[: int(batch.inputs.ends[4])].tolist())
+
+
+def test_maxp_compares_probabilities_by_its_hinge(folder: Path, tmp_path: Path) -> None:
+    """Zhang et al. 2021: s is the softmax's positive class, so that a loss of one pair is 1 - s+ + s-."""
+    plan = recipe(folder, "maxp", {"keep": 0.5}, model=Model(str(folder), labels=2))
+    made = task(plan)
+    (part,) = made.parts(0, 0, 1)
+    with torch.no_grad():
+        made.module.model.encoder.head.output.weight *= 5.0
+    encoder = made.module.eval().model.encoder
+    with torch.inference_mode():
+        logits = encoder.head(first_states(encoder, part.batch.inputs, False))
+        positive = logits.softmax(1)[:, 1]
+        pairs = (1 - positive[0::2] + positive[1::2]) * torch.from_numpy(part.batch.weights)
+        assert logits.shape[1] == 2 and positive.std() > 0.01
+        assert made.module(part.batch).item() == pytest.approx(pairs.mean().item(), rel=1e-5)
+
+
 def test_gains_where_they_are_given(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "gains.jsonl"
     file.write_text(json.dumps({"query": "q0", "document": "d0", "gains": [0, 1, 3]}) + "\n\n")
@@ -329,171 +344,17 @@ def test_gains_where_they_are_given(folder: Path, tmp_path: Path) -> None:
         recipe(folder, gains="gains.jsonl")
 
 
-# -- recipes and files
+# -- teachers and cards
 
 
-def written(folder: Path, tmp_path: Path, kind: str, rest: str = "", start: Path | None = None) -> Path:
-    """A collection in files, and a recipe on it."""
-    rng = np.random.default_rng(0)
-    names = ["soup", "bread", "river", "stone"]
-    lines, qrels, run = [], [], []
-    for number, name in enumerate(names):
-        for place in range(4):
-            text = rng.choice(COMMON, 40).tolist()
-            if place == 3:
-                text[20:30] = [name] * 10
-                qrels.append(f"q{number} 0 {name}{place} 1\n")
-            lines.append(json.dumps({"_id": f"{name}{place}", "text": " ".join(text)}) + "\n")
-            run.append(f"q{number} Q0 {name}{place} {place + 1} {9 - place} bm25\n")
-    queries = [json.dumps({"_id": f"q{n}", "text": name}) + "\n" for n, name in enumerate(names)]
-    for file, content in (("corpus", lines), ("queries", queries), ("qrels", qrels), ("run", run)):
-        (tmp_path / f"{file}.{'jsonl' if file in ('corpus', 'queries') else 'txt'}").write_text(
-            "".join(content)
-        )
-    files = f"""
-        queries = "{tmp_path}/queries.jsonl"
-        qrels = "{tmp_path}/qrels.txt"
-        corpus = ["{tmp_path}/corpus.jsonl"]
-        run = "{tmp_path}/run.txt"
-    """
-    text = f"""
-        base = "{"cedr" if kind.startswith(("cedr", "knrm")) else "parade"}"
-        [model]
-        start = "{start or folder}"
-        [longdoc]
-        kind = "{kind}"
-        window = 12
-        stride = 10
-        sequence = 24
-        query = 6
-        {rest}
-        [[data]]
-        {files}
-        [dev]
-        {files}
-        every = 10
-        [optimiser]
-        learning_rate = 1e-3
-        head_learning_rate = 1e-2
-        warm_up = 0
-        steps = 30
-        [run]
-        batch = 4
-    """
-    path = tmp_path / f"{kind}.toml"
-    path.write_text(text.replace("\\", "/"))
-    return path
-
-
-def test_from_a_recipe_to_a_ranking(folder: Path, tmp_path: Path) -> None:
-    plan = read_long_recipe(written(folder, tmp_path, "parade-max"))
-    result = train_by_recipe(plan, tmp_path / "out", device="cpu")
-    assert result.model == tmp_path / "out" / "best" and result.best is not None
-    measured = [line["dev"] for line in read_log(tmp_path / "out") if "dev" in line]
-    assert len(measured) == 4 and result.best == max(measured) > measured[0]  # before, and every 10 steps
-    # the best model, in a pipeline, ranks as the log says
-    queries = read_queries(tmp_path / "queries.jsonl")
-    dev = open_long_dev(plan.dev, load_long(result.model))
-    assert dev.score(LongBackend(load_long(result.model), "cpu")) == pytest.approx(result.best)
-    ranker = Parade(str(result.model), device="cpu")
-    texts = [json.loads(line) for line in (tmp_path / "corpus.jsonl").read_text().splitlines()]
-    held = Documents([Document(each["_id"], each["text"]) for each in texts], only=[t["_id"] for t in texts])
-    found = Rankings.read(tmp_path / "run.txt", queries=queries, texts=held)
-    by_stage = [ranker(Ranking(r.query, r.ids, r.scores, texts=held)) for r in found.values()]
-    backend = LongBackend(load_long(result.model), "cpu")
-    expected = np.split(backend.margins(dev.inputs), dev.ends[1:-1])
-    for ranking, scores in zip(by_stage, expected, strict=True):
-        assert ranking.scores == pytest.approx(sorted(scores, reverse=True), abs=1e-4)
-    with pytest.raises(InputError, match="has a training run in it"):
-        train_by_recipe(plan, tmp_path / "out", device="cpu")
-
-
-def test_tamis_train_knows_such_a_recipe_and_mono_such_a_model(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    recipe, out = written(folder, tmp_path, "parade-max"), tmp_path / "out"
-    assert main(["train", str(recipe), "--out", str(out), "--device", "cpu"]) == 0
-    assert capsys.readouterr().out.startswith(f"{out / 'best'}: 30 steps")
-    with pytest.raises(InputError, match=r"is a model of long documents \(parade-max\): use parade"):
-        Mono(str(out / "best")).rank("soup", ["bread"])
-
-
-def test_vanilla_first_then_the_interaction_model(folder: Path, tmp_path: Path) -> None:
-    first = train_by_recipe(
-        read_long_recipe(written(folder, tmp_path, "vanilla")), tmp_path / "v", device="cpu"
-    )
-    path = written(folder, tmp_path, "cedr-knrm", start=first.model)
-    second = train_by_recipe(read_long_recipe(path), tmp_path / "c", device="cpu")
-    assert load_long(second.model).plan.kind == "cedr-knrm"
-    start = open_start(read_long_recipe(path).model, read_long_recipe(path).longdoc, 0)
-    assert torch.equal(
-        start.model.encoder.embeddings.word, load_long(first.model).model.encoder.embeddings.word
-    )
-
-
-def test_static_vectors_from_a_file_are_a_start(folder: Path, tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    words = ["soup", "bread", "river", "stone", *COMMON]
-    lines = [f"{word} {' '.join(f'{x:.3f}' for x in rng.normal(size=6))}\n" for word in words]
-    (tmp_path / "vectors.txt").write_text("".join(lines))
-    static_model(tmp_path / "vectors.txt", LongDoc("knrm"), tmp_path / "start")
-    path = written(folder, tmp_path, "knrm", start=tmp_path / "start")
-    result = train_by_recipe(read_long_recipe(path), tmp_path / "out", device="cpu")
-    assert result.best == 1.0  # who counts exact matches finds the only document that has one
-
-
-def test_long_texts_are_read_whatever_text_limit_says(folder: Path) -> None:
-    plan = recipe(folder, plan={"tokens": 999})
-    assert [each.text_limit for each in plan.with_long_texts().data] == [999]
-
-
-def test_the_bundled_recipes_have_the_papers_figures(tmp_path: Path) -> None:
-    assert {"maxp", "parade", "cedr", "cedr-vanilla"} <= set(bundled())
-    rest = """
-        [[data]]
-        set = "data"
-        [dev]
-        queries = "q"
-        qrels = "r"
-        corpus = ["c"]
-        run = "b"
-    """
-
-    def read(base: str) -> LongRecipe:
-        path = tmp_path / f"{base}.toml"
-        start = '[model]\nstart = "e"' if base == "parade" else ""
-        path.write_text(f'base = "{base}"\n{start}\n{rest}')
-        assert is_long_recipe(path)
-        return read_long_recipe(path)
-
-    maxp = read("maxp")
-    assert (maxp.optimiser.steps, maxp.run.batch, maxp.dev.every) == (36 * 256, 16, 4 * 256)
-    assert (maxp.optimiser.learning_rate, maxp.optimiser.head_learning_rate) == (1e-5, 1e-3)
-    assert (maxp.longdoc.keep, maxp.longdoc.passages, maxp.dev.measure) == (0.1, 30, "nDCG@20")
-    parade = read("parade")
-    assert (parade.longdoc.window, parade.longdoc.stride, parade.longdoc.passages) == (225, 200, 16)
-    assert parade.optimiser.steps * parade.run.batch == 36 * 4096
-    assert (parade.optimiser.learning_rate, parade.loss) == (3e-6, Loss("hinge"))
-    vanilla, cedr = read("cedr-vanilla"), read("cedr")
-    assert (vanilla.longdoc.kind, cedr.longdoc.kind) == ("vanilla", "cedr-knrm")
-    assert (cedr.optimiser.learning_rate, cedr.optimiser.head_learning_rate, cedr.run.batch) == (
-        2e-5,
-        1e-3,
-        16,
-    )
-    with pytest.raises(InputError, match="has no field 'longdoc'"):
-        read_recipe(tmp_path / "cedr.toml")
-    with pytest.raises(InputError, match="duo examples have two documents an input"):
-        replace(cedr, examples=Drawn("duo"), loss=Loss("duo"))
-
-
-def test_a_teacher_may_be_learned_from(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("loss", [Loss("margin_mse"), Loss("logit_mse_ce", alpha=0.0)])
+def test_a_teacher_may_be_learned_from(loss: Loss, folder: Path, tmp_path: Path) -> None:
     """PARADE distilled: a teacher's scores of documents are those of any run."""
     known = data()
     scores = np.zeros(len(known.candidates.documents), np.float32)
     scores[::PER_QUERY] = 4.0
     taught = replace(known, scores=scores)
-    plan = recipe(folder, loss=Loss("margin_mse"), examples=Drawn(group=4))
+    plan = recipe(folder, loss=loss, examples=Drawn(group=4))
     train_long(plan, Examples.of(taught, plan), tmp_path, device="cpu")
     losses = [line["loss"] for line in read_log(tmp_path)]
     assert losses[-1] < 0.7 * losses[0]

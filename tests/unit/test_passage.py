@@ -395,6 +395,17 @@ def test_candidates_from_elsewhere(models: Path) -> None:
     assert sorted(each.id for each in ranked) == ["0", "x"]
 
 
+def test_candidates_from_elsewhere_come_with_their_evidence(models: Path) -> None:
+    stage = MaxP(mono(models), window=30, evidence=2)
+    items = [{"id": "x", "text": DOCUMENTS[3].text}, {"id": "x", "text": "war"}]  # ids may be the same
+    for each in stage.rank("castle song", items):
+        (alone,) = stage([given([Document("d", items[each.position]["text"])])])
+        assert each.evidence == alone.evidence["d"]
+        assert each.evidence[0].score == each.score
+    assert MaxP(mono(models), evidence=0).rank("castle", ["war"])[0].evidence == ()
+    assert mono(models).rank("castle", ["war"])[0].evidence == ()
+
+
 # -- the language
 
 

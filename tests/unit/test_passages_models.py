@@ -219,8 +219,10 @@ def test_packed_passages_score_as_padded_ones(kind, start):
         assert torch.allclose(model(documents(model)), padded, atol=1e-4)
 
 
-def test_one_passage_is_mono(start):
+@pytest.mark.parametrize("labels", [1, 2])
+def test_one_passage_is_mono(labels, tiny_checkpoint, tmp_path):
     """MaxP and Birch-Passage of a document of one passage."""
+    start = load_checkpoint(tiny_checkpoint(tmp_path / "start", labels=labels, hidden=16, heads=2))
     texts = Tokenised.of([[11, 12, 13], [14]])
     special = begin(start, LongDoc("maxp")).tokenizer.special
     inputs, _ = templates.mono([7, 8, 9], texts, special)

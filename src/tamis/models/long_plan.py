@@ -43,6 +43,10 @@ class LongDoc:
     """A kind of model, and how much of a document it reads. The sizes are those of PARADE (Li et al. 2020):
     16 windows of 225 tokens, 25 of them shared with the next.
 
+    What limits windows is `passages`: of a longer document the first, the last and others are read (of MaxP's
+    the first alone, as `maxp(mono)` reads them). Chunks are of the whole document. `tokens` bounds both, so
+    that a document of five megabytes takes no longer than one of 6,000 words: its end is not read.
+
     >>> LongDoc("parade-max").sequence, LongDoc("cedr-knrm").sequence
     (256, 512)
     """
@@ -50,12 +54,12 @@ class LongDoc:
     kind: Kind
     cls: bool = True  # of CEDR: the averaged [CLS] beside the signals of the matrices
     frozen: bool = False  # whether the encoder stays as it is when the model is trained
-    tokens: Count = 3225  # of a document: what comes after them is not read
+    tokens: Count = 8000  # of a document: what comes after them is not read
     window: Count = 225
     stride: Count = 200
-    passages: Count = 16  # windows at most: the first, the last, and others drawn at random
+    passages: Count = 16  # windows at most
     sequence: Count = 0  # tokens of an input at most, query and special tokens included; 256, in chunks 512
-    query: Count = 64  # tokens at most: the text makes room
+    query: Count = 128  # tokens at most, and half of an input: the text makes room
     gains: Count = 4  # of PCGM: grades, from 0 on
     keep: Share = 0.1  # of MaxP: in training, with what probability a window is kept after the first
 

@@ -114,7 +114,10 @@ def _windows(lengths: Array, rooms: Array, plan: LongDoc, seed: int) -> _Spans:
     window = np.minimum(plan.window, rooms)
     stride = np.minimum(plan.stride, window)
     several = 1 + np.maximum(-(-(lengths - window) // stride), 0)
-    kept = [_kept(count, plan.passages, seed) for count in several.tolist()]
+    if plan.kind == "maxp":  # as `tamis.rank.passage` reads
+        kept = [np.arange(min(count, plan.passages)) for count in several.tolist()]
+    else:
+        kept = [_kept(count, plan.passages, seed) for count in several.tolist()]
     own = np.repeat(np.arange(len(lengths)), [len(each) for each in kept])
     number = np.concatenate([np.zeros(0, np.int64), *kept])
     starts = number * stride[own]
@@ -139,7 +142,8 @@ def _truncation(texts: Tokenised, made: _Spans, ends: Array, cut: Truncation) ->
     until_next = np.append(np.diff(made.starts), 0)
     until_next[ends[1:] - 1] = made.counts[ends[1:] - 1]
     seen = np.add.reduceat(np.minimum(made.counts, until_next), ends[:-1]) if len(texts) else texts.lengths
-    lost = texts.lengths - seen
+    # counting stops at `COUNTED`: who has as many has more
+    lost = np.maximum(texts.lengths - seen, texts.lengths >= COUNTED)
     return Truncation(
         texts=len(texts),
         texts_cut=int(np.count_nonzero(lost)),

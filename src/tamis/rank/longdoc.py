@@ -1,10 +1,13 @@
 """Rerankers that read whole documents: CEDR and PARADE, and the models that go with them.
 
-A model's folder says how it reads a document (`tamis.json`), so that a stage has little to add."""
+A model's folder says how it reads a document (`tamis.json`), so that a stage has little to add. What its
+scores mean it does not say: they may begin anywhere (a hinge compares them, and no more), be sums of kernels
+or grades of gain. So they are for the order only, and whoever combines them normalises them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +25,8 @@ from tamis.ranking import Ranking, ScoreKind
 
 class LongReranker(Reranker):
     """Sorts candidates by what a model of long documents makes of them. Documents of several queries share
-    batches; a document's score depends on itself and the query alone."""
+    batches; a document's score depends on itself and the query alone. On a processor `workers` is how many
+    cores share a batch."""
 
     name: str  # in the pipeline language
     kinds: tuple[str, ...]  # of the models that it takes
@@ -38,7 +42,10 @@ class LongReranker(Reranker):
         workers: int | None,
         cache: str | Path | ScoreCache | None,
     ) -> None:
+        if workers is not None and workers < 1:
+            raise InputError(f"{workers} processor cores", remedy="use at least 1")
         super().__init__(LongEncoder(model, device=device, precision=precision), cache)
+        self.encoder.workers = workers
 
     @property
     def expression(self) -> Call:
@@ -76,9 +83,10 @@ class LongReranker(Reranker):
             )
             inputs.append(made.inputs)
             cuts.append(made.truncation)
-        found = self._margins(rankings, inputs, cuts)
+        with _cores(encoder.workers):
+            found = self._margins(rankings, inputs, cuts)
         return [
-            ranking.rescored(scores.astype(np.float64), ScoreKind.LOGIT)
+            ranking.rescored(scores.astype(np.float64), ScoreKind.COMBINED)
             for ranking, scores in zip(rankings, found, strict=True)
         ]
 
@@ -126,3 +134,19 @@ class Parade(LongReranker):
         cache: str | Path | ScoreCache | None = None,
     ) -> None:
         super().__init__(model, precision, device, workers, cache)
+
+
+@contextmanager
+def _cores(count: int | None) -> Iterator[None]:
+    """Let torch use so many meanwhile: what it may use is the whole program's affair, and stays as it was."""
+    if count is None:
+        yield
+        return
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -23,7 +23,7 @@ from tamis.infer.tokens import texts_of
 from tamis.models.templates import Inputs, Tokenised, Truncation
 from tamis.rank.cache import ScoreCache, cached, pair_keys, prefix
 from tamis.rank.given import placed
-from tamis.ranking import Ranking, ScoreKind
+from tamis.ranking import Ranking, ScoreKind, Span
 from tamis.stage import Stage
 
 Candidate = str | Mapping[str, Any] | Document
@@ -54,7 +54,7 @@ def ledger() -> Iterator[Ledger]:
 
 class Ranked(NamedTuple):
     """A candidate in its place: `position` is where it stood in the caller's list, `item` the caller's own
-    object, untouched."""
+    object, untouched. `evidence` is the best passages, of a stage that reads passages."""
 
     rank: int
     id: str
@@ -62,6 +62,7 @@ class Ranked(NamedTuple):
     text: str
     position: int
     item: Candidate
+    evidence: tuple[Span, ...] = ()
 
 
 class Reranker(Stage):
@@ -101,11 +102,13 @@ class Reranker(Stage):
             raise InputError(f"cannot keep {top_k} candidates", remedy="use a top_k of 0 or more")
         documents = [_document(item, place) for place, item in enumerate(candidates)]
         given = placed(Query("", query), documents)
+        found = self.apply([given])[0]
         ranked = []
-        for hit in self.apply([given])[0].head(len(documents) if top_k is None else top_k):
+        for hit in found.head(len(documents) if top_k is None else top_k):
             place = int(hit.id)
-            document = documents[place]
-            ranked.append(Ranked(hit.rank, document.id, hit.score, document.text, place, candidates[place]))
+            document, item = documents[place], candidates[place]
+            spans = tuple(found.evidence.get(hit.id, ()))
+            ranked.append(Ranked(hit.rank, document.id, hit.score, document.text, place, item, spans))
         return ranked
 
     def _texts(self, ranking: Ranking) -> Tokenised:
