@@ -17,11 +17,12 @@ _EMPTY = inspect.Parameter.empty
 
 #: The modules of each page of the reference of Python, beside `tamis` itself.
 MODULES = {
-    "rerank": ["rank.reranker", "rank.longdoc", "rank.given", "rank.combine", "rank.cache", "infer.runtime",
-               "infer.tokens", "plan"],
+    "rerank": ["rank.reranker", "rank.longdoc", "rank.ltr", "rank.ltr_train", "rank.given", "rank.combine",
+               "rank.cache", "infer.runtime", "infer.tokens", "plan"],
     "evaluate": ["evaluate.measures", "evaluate.compare", "evaluate.significance", "evaluate.folds",
-                 "evaluate.tune", "evaluate.candidates", "evaluate.tradeoff", "evaluate.budget",
-                 "evaluate.report", "evaluate.sampling", "evaluate.ties"],
+                 "evaluate.grid", "evaluate.tune", "evaluate.candidates", "evaluate.tradeoff",
+                 "evaluate.budget", "evaluate.report", "evaluate.moved", "evaluate.trials",
+                 "evaluate.sampling", "evaluate.diagnose", "evaluate.ties"],
     "files": ["formats", "errors"],
 }  # fmt: skip
 

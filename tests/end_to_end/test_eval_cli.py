@@ -72,7 +72,7 @@ def test_who_counts_is_said(tamis: Tamis) -> None:
     assert err.splitlines() == [
         "warning: qrels.txt: queries without a relevant document (not counted): 1 (q3)",
         "warning: a.run: judged queries missing from the run (counted as zero): 1 (q4); "
-        "if they were not asked, give the judgments of the others alone",
+        "if they were not asked, leave them out: --missing left-out",
         "warning: a.run: queries of the run without judgments (not counted): 1 (new)",
         "warning: a.run: the order of equal scores matters in 1 query (they stand by the rank column, then "
         "as in the file): could be P@1 0.0000 (0.0000 to 0.3333)",
@@ -99,6 +99,62 @@ def test_precision_of_short_lists(tamis: Tamis) -> None:
     assert precision("--short-lists", "l") == pytest.approx((1 / 3 + 1 / 2) / 3)
 
 
+def test_missing_queries_may_be_left_out(tamis: Tamis) -> None:
+    def value(*options: str) -> float:
+        _, out, _ = tamis("qrels.txt", "a.run", "-m", "RR", "--json", *options)
+        return float(json.loads(out)[0]["mean"]["RR"])
+
+    assert value() == pytest.approx((1 / 2 + 1 / 2 + 0) / 3)
+    assert value("--missing", "left-out") == pytest.approx((1 / 2 + 1 / 2) / 2)
+    _, out, err = tamis("qrels.txt", "a.run", "-m", "RR", "--missing", "left-out", "--json")
+    assert "warning: a.run: judged queries missing from the run (left out): 1 (q4)\n" in err
+    (found,) = json.loads(out)
+    assert (found["missing"], found["missing_queries"], found["queries"]) == (["q4"], "left-out", 2)
+
+
+def test_a_geometric_mean(tamis: Tamis) -> None:
+    _, out, _ = tamis("qrels.txt", "a.run", "-m", "AP", "--mean", "geometric")
+    assert f"{(0.5 * 0.5 * 1e-5) ** (1 / 3):.4f}" in out
+    assert out.endswith("geometric means over queries, a value below 0.00001 counting as that\n")
+    _, out, _ = tamis("qrels.txt", "a.run", "-m", "AP", "--mean", "geometric", "--json")
+    assert json.loads(out)[0]["mean_over_queries"] == "geometric"
+
+
+def test_trials_of_one_system(tamis: Tamis) -> None:
+    for name, rank in (("b", 1), ("c", 4)):
+        Path(f"{name}.run").write_text(f"q1 Q0 a {rank} {9 - rank}.0 t\nq2 Q0 c 1 1.0 t\n")
+    runs = ("a.run", "b.run", "c.run")
+    status, out, _ = tamis("qrels.txt", *runs, "-m", "RR", "--only", "--trials")
+    assert status == 0
+    lines = [line.split() for line in out.splitlines() if line.strip()]
+    assert [line[0] for line in lines[2:5]] == list(runs)
+    values = [float(line[1]) for line in lines[2:5]]
+    assert lines[-3] == ["mean", f"{sum(values) / 3:.4f}"]
+    assert lines[-2][:4] == ["95", "%", "interval", "±"]
+    assert lines[-1] == ["median", f"{sorted(values)[1]:.4f}"]
+
+    _, out, _ = tamis("qrels.txt", *runs, "-m", "RR", "--only", "--trials", "--json")
+    found = json.loads(out)
+    over = found["trials"]["RR"]
+    assert [each["run"] for each in found["runs"]] == list(runs)
+    assert over["mean"] == pytest.approx(sum(each["mean"]["RR"] for each in found["runs"]) / 3)
+    assert over["interval"] == pytest.approx([over["mean"] - over["margin"], over["mean"] + over["margin"]])
+    assert over["trials"] == 3
+
+    _, out, _ = tamis("qrels.txt", *runs, "-m", "RR", "--only", "--trials", "--csv")
+    rows = list(csv.reader(out.splitlines()))
+    assert [row[:2] for row in rows[-4:]] == [
+        ["trials", "mean"], ["trials", "low"], ["trials", "high"], ["trials", "median"]
+    ]  # fmt: skip
+    assert float(rows[-4][2]) == pytest.approx(over["mean"])
+
+
+def test_one_trial_is_none(tamis: Tamis) -> None:
+    status, out, err = tamis("qrels.txt", "a.run", "--trials")
+    assert (status, out) == (2, "")
+    assert "an interval over trials needs two of them: give further runs" in err
+
+
 def test_json(tamis: Tamis) -> None:
     _, out, _ = tamis("qrels.txt", "a.run", "-m", "RR", "--json", "--per-query")
     (found,) = json.loads(out)
@@ -117,6 +173,8 @@ def test_json(tamis: Tamis) -> None:
         "per_query": {"RR": {"q1": 0.5, "q2": 0.5, "q4": 0.0}},
         "unjudged_documents": "nonrelevant",
         "short_lists": "k",
+        "missing_queries": "zero",
+        "mean_over_queries": "arithmetic",
         "tie_rule": "by the rank column, then as in the file",
     }
 

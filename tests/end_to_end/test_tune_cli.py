@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 import tamis as package
+from tamis import Index
 from tamis.cli import main
 from tamis.evaluate.folds import read_folds
 from tamis.evaluate.measures import evaluate
-from tamis.formats import read_qrels
+from tamis.formats import read_qrels, read_queries
 from tamis.ranking import Run
 
 DEMO = Path(package.__file__).parent / "demo_data"
@@ -35,6 +36,20 @@ def tune(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     def run(*arguments: str) -> tuple[int, str, str]:
         files = ["idx", str(DEMO / "queries.jsonl"), str(DEMO / "qrels.txt")]
         status = main(["tune", *files, "-o", "tuned.run", "-k", "50", *arguments])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def given(candidates: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tune:
+    """With files of one's own."""
+    monkeypatch.chdir(candidates)
+    capsys.readouterr()
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        status = main(["tune", *arguments, "--workers", "1"])
         captured = capsys.readouterr()
         return status, captured.out, captured.err
 
@@ -68,6 +83,80 @@ def test_from_a_grid_to_a_run(tune: Tune) -> None:
     again, printed, _ = tune(*grid[:-2], "-m", "nDCG@10", "--fold-file", "folds.json", "--json")
     assert again == 0
     assert json.loads(printed)["cross_validation"] == found
+
+
+@pytest.fixture(scope="module")
+def candidates(place: Path, tiny_checkpoint: Callable[..., Path]) -> Path:
+    """Twelve queries with judgments, BM25's candidates for them in a run, and a tiny model."""
+    index = Index.open(place / "idx")
+    queries = read_queries(DEMO / "queries.jsonl")[:12]
+    (place / "some.tsv").write_text("".join(f"{query.id}\t{query.text}\n" for query in queries))
+    (index.bm25() % 8).run(queries).write(place / "bm25.run")
+    tiny_checkpoint(place / "m", layers=1, positions=48, seed=1)
+    return place
+
+
+@pytest.mark.parametrize(
+    ("stage", "grid"),
+    [
+        ("interpolate(mono(model=m), alpha={alpha})", ["--grid", "alpha=0:1:0.5"]),
+        ("birch(mono(model=m), alpha={alpha}, w2={w2})", ["--grid", "alpha=0.2,0.9", "--grid", "w2=0,1"]),
+    ],
+)
+def test_over_the_candidates_of_a_run(candidates: Path, given: Tune, stage: str, grid: list[str]) -> None:
+    """They are what the index would have found, and so is what is chosen."""
+    files = ["some.tsv", str(DEMO / "qrels.txt")]
+    options = [*grid, "--folds", "3", "-m", "RR", "-k", "5", "--json"]
+    status, printed, err = given("idx", *files, "-p", f"bm25 % 8 >> {stage}", "-o", "one.run", *options)
+    assert (status, err) == (0, "")
+    one = json.loads(printed)
+    for start in ("given % 8 >> ", ""):
+        status, printed, err = given(
+            *files, "--run", "bm25.run", "--corpus", "idx", "-p", start + stage, "-o", "two.run", *options
+        )
+        assert (status, err) == (0, "")
+        two = json.loads(printed)
+        for key in ("per_query", "tried", "mean"):
+            assert two["cross_validation"][key] == one["cross_validation"][key]
+        # not the scores: a run file has those of BM25 in fewer digits
+        assert [r.ids for r in Run.read("two.run").values()] == [r.ids for r in Run.read("one.run").values()]
+        assert (two["index"], two["reranked"], two["corpus"]) == (None, "bm25.run", ["idx"])
+
+
+def test_a_query_without_candidates_is_tuned_as_zero(candidates: Path, given: Tune) -> None:
+    lines = Path("bm25.run").read_text().splitlines(keepends=True)
+    qid = lines[0].split()[0]
+    Path("short.run").write_text("".join(line for line in lines if line.split()[0] != qid))
+    status, printed, err = given(
+        "some.tsv", str(DEMO / "qrels.txt"), "--run", "short.run", "--corpus", "idx", "-o", "tuned.run",
+        "-p", "given % {k}", "--grid", "k=4,8", "--folds", "2", "--json",
+    )  # fmt: skip
+    assert status == 0
+    assert err == "warning: the run has no candidates for 1 query: zero there\n"
+    assert json.loads(printed)["cross_validation"]["per_query"][qid] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ([], "no candidates: give either an index or a run"),
+        (["--run", "bm25.run"], "a run without its corpus"),
+        (["--corpus", "idx"], "no candidates"),
+        (["--run", "bm25.run", "--corpus", "idx", "-p", "bm25(b={b})"], "bm25 searches, and here the run"),
+        (["--run", "none.run", "--corpus", "idx"], "none.run: no such file"),
+        (["--run", "bm25.run", "--corpus", "idx", "-o", "bm25.run"], "bm25.run is the run to be reranked"),
+    ],
+)
+def test_mistakes_about_a_run_are_one_line(
+    candidates: Path, given: Tune, arguments: list[str], problem: str
+) -> None:
+    files = ["some.tsv", str(DEMO / "qrels.txt")]
+    usual = ["-p", "given % {b}", "--grid", "b=1,2", "-o", "tuned.run"]
+    status, out, err = given(*files, *usual, *arguments)
+    assert (status, out) == (2, "")
+    assert problem in err
+    assert len(err.splitlines()) == 1
+    assert len(Path("bm25.run").read_text().splitlines()) > 50
 
 
 @pytest.mark.parametrize(

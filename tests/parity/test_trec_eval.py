@@ -88,3 +88,18 @@ def test_on_anything(
     collection: tuple[dict[str, dict[str, int]], dict[str, Ranking]], rel: int, judged_only: bool
 ) -> None:
     agree(*collection, rel, judged_only)
+
+
+def test_geometric_means(demo_run: Run) -> None:
+    qrels = {**read_qrels(DEMO / "qrels.txt"), "never answered": {"d1": 1}}
+    run = Run([*demo_run.values(), Ranking(Query("never answered", ""), ("x",), np.array([1.0]))])
+    scores = {
+        qid: dict(zip(ranking.ids, strictly_decreasing(ranking.scores).tolist(), strict=True))
+        for qid, ranking in run.items()
+    }
+    evaluator = pytrec_eval.RelevanceEvaluator(qrels, {"gm_map"})
+    logs = [each["gm_map"] for each in evaluator.evaluate(scores).values()]
+    theirs = pytrec_eval.compute_aggregated_measure("gm_map", logs)
+    ours = evaluate(qrels, run, ["AP"], mean="geometric").mean["AP"]
+    assert ours == pytest.approx(theirs, rel=1e-9)
+    assert ours < evaluate(qrels, run, ["AP"]).mean["AP"]

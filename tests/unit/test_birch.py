@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tamis import Birch, Document, Index, MaxP, Mono, Query, Ranking, ScoreKind
+from tamis import Birch, Document, Index, MaxP, Mono, Query, Ranking, Run, ScoreKind
 from tamis.errors import InputError, TamisError
 from tamis.rank.birch import birch
-from tamis.rank.given import Documents
+from tamis.rank.given import Documents, GivenRun
 from tamis.stages import build
 
 DOCUMENTS = [
@@ -98,6 +98,26 @@ def test_without_exact_matches_no_sentence_with_a_query_term_is_read(stage: Mono
     shown = [DOCUMENTS[0].text[start:stop] for start, stop, _ in ranked.evidence["a"]]
     assert sorted(shown) == ["The river rose!", "War came."]
     assert ranker.tally.truncation.texts_cut == 0
+
+
+@pytest.mark.parametrize(
+    ("analyzer", "read"),
+    [
+        ("english", ["The river rose!", "War came."]),  # "castles" is "castle", "sung" is not "songs"
+        ("plain", ["A song was sung.", "The king took the castle.", "The river rose!", "War came."]),
+    ],
+)
+def test_words_are_compared_as_the_index_compares_them(
+    stage: Mono, tmp_path: Path, analyzer: str, read: list[str]
+) -> None:
+    index = Index.build(DOCUMENTS, tmp_path / "idx", analyzer=analyzer)
+    query = Query("q", "castles songs")
+    first = GivenRun(Run([given(query=query.text)]), index)
+    spans = (first >> Birch(stage, exact_match=False, evidence=9))(query).evidence["a"]
+    assert sorted(DOCUMENTS[0].text[start:stop] for start, stop, _ in spans) == read
+    # texts from elsewhere: english
+    spans = Birch(stage, exact_match=False, evidence=9)(given(query=query.text)).evidence["a"]
+    assert len(spans) == 2
 
 
 def test_where_every_sentence_is_an_exact_match_the_first_stage_is_left(stage: Mono) -> None:

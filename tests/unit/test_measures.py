@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from math import log2
 from random import Random
 
+import ir_measures
 import numpy as np
 import pytest
 from hypothesis import given
@@ -93,6 +94,45 @@ def test_who_counts() -> None:
     assert evaluation.missing == ["silent"]
     assert evaluation.unjudged == ["new"]
     assert evaluation.irrelevant == ["hopeless"]
+
+
+def test_a_threshold_does_not_change_who_counts() -> None:
+    """As in ir_measures and trec_eval: with rel=2 a query that has only grade 1 counts, as zero."""
+    qrels = {"p": {"a": 2}, "q": {"a": 1}}
+    run = {"p": ranking("p", "a"), "q": ranking("q", "a")}
+    evaluation = evaluate(qrels, run, ["AP(rel=2)", "AP"])
+    assert evaluation.mean == {"AP(rel=2)": 0.5, "AP": 1.0}
+    assert evaluation.irrelevant == []
+    theirs = ir_measures.calc_aggregate(
+        [ir_measures.AP(rel=2)], qrels, {qid: dict.fromkeys(each.ids, 1.0) for qid, each in run.items()}
+    )
+    assert list(theirs.values()) == [0.5]
+
+
+def test_queries_that_the_run_does_not_answer_may_be_left_out() -> None:
+    qrels = {"answered": {"a": 1, "z": 1}, "silent": {"b": 1}, "empty": {"c": 1}}
+    run = {"answered": ranking("answered", "a"), "empty": ranking("empty", "")}
+    assert evaluate(qrels, run, ["AP"]).mean == {"AP": pytest.approx(0.5 / 3)}
+    evaluation = evaluate(qrels, run, ["AP"], missing="left-out")
+    assert evaluation.mean == {"AP": 0.25}
+    assert evaluation.per_query == {"AP": {"answered": 0.5, "empty": 0.0}}
+    assert evaluation.missing == ["silent"]
+    with pytest.raises(InputError, match="none of the judged queries"):
+        evaluate({"q": {"a": 1}}, {"other": ranking("other", "a")}, missing="left-out")
+
+
+def test_other_means() -> None:
+    """A geometric mean is that of trec_eval's gm_map: no value counts less than 0.00001."""
+    qrels = {"p": {"a": 1}, "q": {"b": 1}, "r": {"c": 1}}
+    run = {"p": ranking("p", "a"), "q": ranking("q", "xb"), "r": ranking("r", "x")}
+    measures = ["AP", "NumRelRet", "Judged@1"]
+    found = evaluate(qrels, run, measures, mean="geometric").mean
+    assert found["AP"] == pytest.approx((1 * 0.5 * 1e-5) ** (1 / 3), rel=1e-12)
+    assert list(found.values())[1] == 2  # a number is summed
+    assert found["Judged@1"] == pytest.approx(1 / 3)  # what is not a quality stays a share
+    found = evaluate(qrels, run, ["AP"], mean="harmonic").mean
+    assert found["AP"] == pytest.approx(3 / (1 + 2 + 1e5), rel=1e-12)
+    assert evaluate(qrels, run, ["AP"]).mean == {"AP": 0.5}
 
 
 def test_an_empty_ranking_is_an_answer_worth_nothing() -> None:

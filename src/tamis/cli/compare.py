@@ -27,7 +27,7 @@ _SUFFIXES = (".txt", ".run", ".trec", ".tsv")  # that say nothing: the room is w
 
 def add_arguments(parser: ArgumentParser) -> None:
     defaults = " ".join(DEFAULT_MEASURES)
-    parser.add_argument("qrels", metavar="QRELS", help="judgments: TREC or BEIR")
+    parser.add_argument("qrels", metavar="QRELS", help="judgments: TREC or BEIR, or irds:NAME")
     parser.add_argument("runs", metavar="RUN", nargs="+", help="TREC or MS MARCO runs")
     parser.add_argument(
         "--baseline",

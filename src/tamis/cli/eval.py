@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv as csv_rows
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -14,14 +15,18 @@ from tamis.errors import InputError
 from tamis.evaluate.formulae import ShortLists
 from tamis.evaluate.measures import (
     DEFAULT_MEASURES,
+    LEAST,
     Evaluation,
+    Mean,
+    Missing,
     Unjudged,
     evaluate,
     parse_measures,
     with_companions,
 )
 from tamis.evaluate.ties import TIE_RULE, TieEffect, tie_effect
-from tamis.formats import Qrels, read_qrels
+from tamis.evaluate.trials import Trials, over_trials
+from tamis.formats import read_qrels
 from tamis.ranking import Run
 
 if TYPE_CHECKING:
@@ -34,8 +39,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     defaults = " ".join(DEFAULT_MEASURES)
     parser.epilog = f"""Judged@k beside a measure @k is the share of the first k documents that is judged at
         all: compare it before the measure. Queries without a relevant document do not count; judged queries
-        missing from a run count zero. Equal scores stand {TIE_RULE}."""
-    parser.add_argument("qrels", metavar="QRELS", help="judgments: TREC or BEIR")
+        missing from a run count zero, unless they are left out. Equal scores stand {TIE_RULE}."""
+    parser.add_argument("qrels", metavar="QRELS", help="judgments: TREC or BEIR, or irds:NAME")
     parser.add_argument("runs", metavar="RUN", nargs="+", help="TREC or MS MARCO runs")
     parser.add_argument(
         "-m",
@@ -59,6 +64,23 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="P@k of a list of only l documents is a share of k, as in trec_eval, or of l (k)",
     )
     parser.add_argument(
+        "--missing",
+        choices=get_args(Missing),
+        default="zero",
+        help="judged queries that a run does not answer count zero, or are left out of its means (zero)",
+    )
+    parser.add_argument(
+        "--mean",
+        choices=get_args(Mean),
+        default="arithmetic",
+        help="over queries; AP's geometric one is GMAP (arithmetic)",
+    )
+    parser.add_argument(
+        "--trials",
+        action="store_true",
+        help="the runs are trials of one system: show their mean, its 95 %% interval and their median too",
+    )
+    parser.add_argument(
         "--only", action="store_true", help="show the measures only, without what goes beside them"
     )
     output = parser.add_mutually_exclusive_group()
@@ -73,6 +95,9 @@ def main(
     per_query: bool,
     unjudged: Unjudged,
     short_lists: ShortLists,
+    missing: Missing,
+    mean: Mean,
+    trials: bool,
     only: bool,
     json: bool,
     csv: bool,
@@ -87,9 +112,20 @@ def main(
     ties: dict[str, TieEffect] = {}
     for path in dict.fromkeys(runs):
         run = Run.read(path)
-        evaluations[path] = _evaluated(judgments, run, names, path, unjudged, short_lists)
+        try:
+            evaluations[path] = evaluate(
+                judgments,
+                run,
+                names,
+                unjudged=unjudged,
+                short_lists=short_lists,
+                missing=missing,
+                mean=mean,
+            )
+        except InputError as error:
+            raise InputError(error.problem, remedy=error.remedy, path=path) from error
         ties[path] = tie_effect(
-            judgments, run, evaluations[path], asked, unjudged=unjudged, short_lists=short_lists
+            judgments, run, evaluations[path], asked, unjudged=unjudged, short_lists=short_lists, mean=mean
         )
         del run  # or there would be two of them while the next is read
     _warn(
@@ -100,50 +136,64 @@ def main(
     for path, evaluation in evaluations.items():
         _warn(
             path,
-            "judged queries missing from the run (counted as zero)",
+            f"judged queries missing from the run ({'counted as zero' if missing == 'zero' else 'left out'})",
             evaluation.missing,
-            "; if they were not asked, give the judgments of the others alone",
+            "; if they were not asked, leave them out: --missing left-out" if missing == "zero" else "",
         )
         _warn(path, "queries of the run without judgments (not counted)", evaluation.unjudged)
         _warn_of_ties(path, evaluation, ties[path])
+    over = _over_trials(evaluations, names) if trials else None
     if json:
-        settings = {"unjudged_documents": unjudged, "short_lists": short_lists, "tie_rule": TIE_RULE}
-        print_json(
-            [
-                _as_json(path, evaluation, ties[path], per_query) | settings
-                for path, evaluation in evaluations.items()
-            ]
-        )
+        settings = {
+            "unjudged_documents": unjudged,
+            "short_lists": short_lists,
+            "missing_queries": missing,
+            "mean_over_queries": mean,
+            "tie_rule": TIE_RULE,
+        }
+        made = [
+            _as_json(path, evaluation, ties[path], per_query) | settings
+            for path, evaluation in evaluations.items()
+        ]
+        print_json(made if over is None else {"runs": made, "trials": _trials_json(over)})
     elif csv:
-        _print_csv(evaluations, names, per_query)
+        _print_csv(evaluations, names, per_query, over)
     else:
-        _print(evaluations, names, per_query)
+        _print(evaluations, names, per_query, over)
         if unjudged == "condensed":
             sys.stdout.write("of condensed lists: documents without a judgment are taken out\n")
+        if mean != "arithmetic":
+            sys.stdout.write(f"{mean} means over queries, a value below {LEAST:.5f} counting as that\n")
 
 
-def _evaluated(
-    judgments: Qrels, run: Run, names: Sequence[str], path: str, unjudged: Unjudged, short_lists: ShortLists
-) -> Evaluation:
-    try:
-        return evaluate(judgments, run, names, unjudged=unjudged, short_lists=short_lists)
-    except InputError as error:
-        raise InputError(error.problem, remedy=error.remedy, path=path) from error
+def _over_trials(evaluations: Mapping[str, Evaluation], names: Sequence[str]) -> dict[str, Trials]:
+    return {name: over_trials([each.mean[name] for each in evaluations.values()]) for name in names}
 
 
 # -- what a person sees
 # ------------------------------------------------------------------------------------------------------------
 
 
-def _print(evaluations: Mapping[str, Evaluation], names: Sequence[str], per_query: bool) -> None:
+def _print(
+    evaluations: Mapping[str, Evaluation],
+    names: Sequence[str],
+    per_query: bool,
+    over: Mapping[str, Trials] | None,
+) -> None:
     console = stdout()
-    if not per_query:
-        print_table(console, table("run", _labels(evaluations), names))
-        return
-    for path, evaluation in evaluations.items():
-        if len(evaluations) > 1:
-            console.print(printable(path), style="bold")
-        print_table(console, _queries(evaluation, names))
+    if per_query:
+        for path, evaluation in evaluations.items():
+            if len(evaluations) > 1:
+                console.print(printable(path), style="bold")
+            print_table(console, _queries(evaluation, names))
+    if not per_query or over is not None:
+        made = table("run", _labels(evaluations), names)
+        if over is not None:
+            made.add_section()
+            made.add_row("mean", *(f"{over[name].mean:.4f}" for name in names))
+            made.add_row("95 % interval", *(f"± {over[name].margin:.4f}" for name in names))
+            made.add_row("median", *(f"{over[name].median:.4f}" for name in names))
+        print_table(console, made)
 
 
 def table(what: str, evaluations: Mapping[str, Evaluation], measures: Sequence[str]) -> Table:
@@ -222,8 +272,14 @@ def _warn_of_ties(path: str, evaluation: Evaluation, ties: TieEffect) -> None:
 # ------------------------------------------------------------------------------------------------------------
 
 
-def _print_csv(evaluations: Mapping[str, Evaluation], names: Sequence[str], per_query: bool) -> None:
-    """A line a run, or a query of a run; the line of all queries has "all" for a query."""
+def _print_csv(
+    evaluations: Mapping[str, Evaluation],
+    names: Sequence[str],
+    per_query: bool,
+    over: Mapping[str, Trials] | None,
+) -> None:
+    """A line a run, or a query of a run; the line of all queries has "all" for a query. Lines of all trials
+    have "trials" for a run."""
     writer = csv_rows.writer(sys.stdout, lineterminator="\n")
     writer.writerow(["run", "query", *names])
     for path, evaluation in evaluations.items():
@@ -231,6 +287,11 @@ def _print_csv(evaluations: Mapping[str, Evaluation], names: Sequence[str], per_
             for qid in evaluation.per_query[names[0]]:
                 writer.writerow([path, qid, *(evaluation.per_query[name][qid] for name in names)])
         writer.writerow([path, "all", *(evaluation.mean[name] for name in names)])
+    if over is not None:
+        writer.writerow(["trials", "mean", *(over[name].mean for name in names)])
+        writer.writerow(["trials", "low", *(over[name].interval.low for name in names)])
+        writer.writerow(["trials", "high", *(over[name].interval.high for name in names)])
+        writer.writerow(["trials", "median", *(over[name].median for name in names)])
 
 
 def _as_json(path: str, evaluation: Evaluation, ties: TieEffect, per_query: bool) -> dict[str, object]:
@@ -246,3 +307,7 @@ def _as_json(path: str, evaluation: Evaluation, ties: TieEffect, per_query: bool
     if per_query:
         made["per_query"] = evaluation.per_query
     return made
+
+
+def _trials_json(over: Mapping[str, Trials]) -> dict[str, object]:
+    return {name: {**asdict(each), "interval": list(each.interval)} for name, each in over.items()}

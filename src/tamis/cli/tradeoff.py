@@ -11,21 +11,19 @@ from typing import TYPE_CHECKING, get_args
 
 from tamis.cli.arguments import ArgumentParser, at_least_one, json_argument, runtime_arguments
 from tamis.cli.console import counted, print_json, print_table, printable, progress, stdout, warn
-from tamis.cli.rerank import check_reranks, texts_of_run
-from tamis.documents import Query
+from tamis.cli.given import check_given, given_arguments, given_run, index_argument
+from tamis.cli.rerank import check_reranks
 from tamis.errors import InputError
 from tamis.evaluate.budget import Budget, frontier
-from tamis.evaluate.candidates import Candidate, candidates, expression_of
-from tamis.evaluate.grid import Grid, check_holes, parse_grid, settings
+from tamis.evaluate.candidates import candidates, expression_of
+from tamis.evaluate.grid import check_holes, parse_grid, settings
 from tamis.evaluate.measures import parse_measures
 from tamis.evaluate.report import html, method, summary
 from tamis.evaluate.tradeoff import TIMED, Search, Tradeoff, milliseconds, trade_off
 from tamis.evaluate.tradeoff_plot import plots
-from tamis.files import STDIN, atomic_write
+from tamis.files import atomic_write
 from tamis.formats import CorpusFormat, TopicField, read_qrels, read_queries
 from tamis.infer.runtime import Device, Precision, Runtime
-from tamis.rank.given import GivenRun
-from tamis.ranking import Ranking, Run
 from tamis.retrieve.index import Index
 
 if TYPE_CHECKING:
@@ -38,11 +36,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.epilog = """Settings share their work: the scores of the largest k0 serve the smaller ones, and
         pairs are scored once for all aggregations. What is reported is the cost of each setting alone:
         inferences are counted, and times measured on --timed queries, one at a time, with nothing cached."""
-    parser.add_argument(
-        "index", metavar="IDX", nargs="?", help="an index, made by `tamis index`; or use --run and --corpus"
-    )
-    parser.add_argument("queries", metavar="QUERIES", help="JSONL (BEIR), TSV or TREC topics")
-    parser.add_argument("qrels", metavar="QRELS", help="judgments: TREC or BEIR")
+    index_argument(parser)
+    parser.add_argument("queries", metavar="QUERIES", help="JSONL (BEIR), TSV, TREC topics or irds:NAME")
+    parser.add_argument("qrels", metavar="QRELS", help="judgments: TREC or BEIR, or irds:NAME")
     parser.add_argument(
         "-p",
         "--pipeline",
@@ -91,17 +87,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--lines", metavar="NAME", help="the parameter whose values the plots tell apart (the last)"
     )
-    given = parser.add_argument_group("candidates from a run")
-    given.add_argument("--run", metavar="RUN", help="a run: TREC's six columns, or MS MARCO's three")
-    given.add_argument(
-        "--corpus",
-        metavar="C",
-        nargs="+",
-        help="where its texts are: an index, or files and folders as `tamis index` takes them",
-    )
-    given.add_argument(
-        "--format", choices=get_args(CorpusFormat), help="of the corpus, where its suffix does not say"
-    )
+    given_arguments(parser)
     parser.add_argument(
         "--field",
         choices=get_args(TopicField),
@@ -142,7 +128,8 @@ def main(
     values = parse_grid(grid)
     check_holes(pipeline, values)
     limit = None if budget is None else Budget.parse(budget)
-    _check(index, run, corpus, [queries, qrels], output, timed)
+    check_given(index, run, corpus, [queries, qrels], output)
+    _check(output, timed)
     if lines is not None and lines not in values:
         raise InputError(f"the grid has no {lines} to tell apart", remedy=f"use {', '.join(values)}")
     wanted = read_queries(queries, field=field)
@@ -152,7 +139,10 @@ def main(
         assert index is not None
         tried = candidates(pipeline, values, Index.open(index), runtime=runtime)
     else:
-        tried = _from_run(run, corpus or [], format, wanted, pipeline, values, runtime)
+        for setting in settings(values):
+            check_reranks(expression_of(pipeline, setting))
+        first_stage = given_run(run, corpus or [], format, wanted)
+        tried = candidates(pipeline, values, first=first_stage, runtime=runtime)
     found = trade_off(
         tried,
         wanted,
@@ -186,50 +176,11 @@ def main(
         _print(found)
 
 
-def _check(
-    index: str | None,
-    run: str | None,
-    corpus: Sequence[str] | None,
-    inputs: Sequence[str],
-    output: Path | None,
-    timed: int,
-) -> None:
-    if (index is None) == (run is None):
-        raise InputError(
-            "no candidates" if index is None else "an index and a run",
-            remedy="give either an index or a run with its corpus: IDX, or --run RUN --corpus C",
-        )
-    if (run is None) != (corpus is None):
-        raise InputError("a run without its corpus" if run else "a corpus without a run", remedy="give both")
-    if [*inputs, run, *(corpus or [])].count(STDIN) > 1:
-        raise InputError("only one thing can come from the standard input", remedy="give files for the rest")
+def _check(output: Path | None, timed: int) -> None:
     if output is not None and (output.is_dir() or output.suffix not in (".html", ".json")):
         raise InputError(f"{output} is no name for a report", remedy="use one that ends in .html or .json")
     if timed < 0:
         raise InputError(f"{timed} queries to be timed", remedy="use 0 or more")
-
-
-def _from_run(
-    path: str,
-    corpus: list[str],
-    format: CorpusFormat | None,
-    queries: Sequence[Query],
-    pipeline: str,
-    grid: Grid,
-    runtime: Runtime,
-) -> list[Candidate]:
-    for setting in settings(grid):
-        check_reranks(expression_of(pipeline, setting))
-    given = Run.read(path, queries=queries)
-    if not given:
-        raise InputError("no result in it", remedy="check the file and its format", path=path)
-    texts = texts_of_run(given, corpus, format)
-    # a query without candidates is answered with nothing, which counts zero as it does in `tamis eval`
-    empty = [Ranking(query) for query in queries if query.id not in given]
-    if empty:
-        warn(f"the run has no candidates for {counted(len(empty), 'query', 'queries')}: zero there")
-    first = GivenRun(Run([*given.values(), *empty]), texts)
-    return candidates(pipeline, grid, first=first, runtime=runtime)
 
 
 def _watch(what: str, of: str, number: int) -> AbstractContextManager[Callable[[int], object]]:

@@ -9,14 +9,17 @@ from pathlib import Path
 
 from tamis.cli.arguments import ArgumentParser, at_least_one, json_argument, runtime_arguments
 from tamis.cli.console import counted, print_json, print_table, printable, progress, stdout, warn
+from tamis.cli.given import check_given, given_arguments, given_run, index_argument
 from tamis.cli.job import run_arguments
+from tamis.cli.rerank import check_reranks
 from tamis.errors import InputError
 from tamis.evaluate.folds import Fold, make_folds, read_folds, write_folds
-from tamis.evaluate.grid import check_holes, parse_grid, pipelines_of, settings
+from tamis.evaluate.grid import check_holes, fill, parse_grid, pipelines_of, settings
 from tamis.evaluate.measures import parse_measures
 from tamis.evaluate.tune import CrossValidation, cross_validate
-from tamis.files import STDIN, atomic_write
-from tamis.formats import Qrels, TopicField, read_qrels, read_queries
+from tamis.expression import parse
+from tamis.files import atomic_write
+from tamis.formats import CorpusFormat, Qrels, TopicField, read_qrels, read_queries
 from tamis.formats.lines import check_column
 from tamis.infer.runtime import Device, Precision, Runtime
 from tamis.retrieve.index import Index
@@ -28,16 +31,18 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.epilog = """Each fold takes the setting that is best on its training queries (of equal ones the
         first in the order of the grid, the last parameter changing fastest) and ranks its test queries with
         that; the test folds together are the run. Stages that settings begin with alike, and those inside of
-        interpolate and fuse, do their work once; with --cache a model's scores survive an interruption."""
-    parser.add_argument("index", metavar="IDX", type=Path, help="an index, made by `tamis index`")
-    parser.add_argument("queries", metavar="QUERIES", help="JSONL (BEIR), TSV or TREC topics")
-    parser.add_argument("qrels", metavar="QRELS", help="judgments: TREC or BEIR")
+        interpolate and fuse, do their work once, and birch reads its sentences once for all its settings;
+        with --cache a model's scores survive an interruption."""
+    index_argument(parser)
+    parser.add_argument("queries", metavar="QUERIES", help="JSONL (BEIR), TSV, TREC topics or irds:NAME")
+    parser.add_argument("qrels", metavar="QRELS", help="judgments: TREC or BEIR, or irds:NAME")
     parser.add_argument(
         "-p",
         "--pipeline",
         metavar="P",
         required=True,
-        help="the stages, with names in braces for what is tuned: 'bm25(k1={k1}, b={b}) %% 1000'",
+        help="the stages, with names in braces for what is tuned: 'bm25(k1={k1}, b={b}) %% 1000'; "
+        "with --run, 'given %% 100 >> ...'",
     )
     parser.add_argument(
         "--grid",
@@ -61,12 +66,13 @@ def add_arguments(parser: ArgumentParser) -> None:
         "-k", type=at_least_one, default=1000, metavar="N", help="how many results a query (1000)"
     )
     run_arguments(parser, "the TREC run of the test folds")
+    given_arguments(parser)
     runtime_arguments(parser)
     json_argument(parser)
 
 
 def main(
-    index: Path,
+    index: str | None,
     queries: str,
     qrels: str,
     pipeline: str,
@@ -80,6 +86,9 @@ def main(
     output: Path,
     field: TopicField,
     tag: str,
+    run: str | None,
+    corpus: list[str] | None,
+    format: CorpusFormat | None,
     device: Device,
     precision: Precision,
     workers: int | None,
@@ -91,7 +100,9 @@ def main(
     parse_measures([measure])
     values = parse_grid(grid)
     check_holes(pipeline, values)
-    _check_files([queries, qrels, *(fold_file or [])], output)
+    check_given(index, run, corpus, [queries, qrels, *(fold_file or [])], output)
+    if output.is_dir():
+        raise InputError(f"{output} is a folder", remedy="give the name of a file")
     wanted = read_queries(queries, field=field)
     judgments = read_qrels(qrels)
     if not wanted:
@@ -100,14 +111,23 @@ def main(
     if save_folds is not None:
         write_folds(save_folds, chosen)
     runtime = Runtime(device, precision, workers, cache)
-    made = pipelines_of(f"({pipeline}) % {k}", Index.open(index), runtime)
+    whole = f"({pipeline}) % {k}"
+    if run is None:
+        assert index is not None
+        made = pipelines_of(whole, Index.open(index), runtime)
+    else:
+        for setting in settings(values):
+            check_reranks(parse(fill(whole, setting)))
+        made = pipelines_of(whole, runtime=runtime, first=given_run(run, corpus or [], format, wanted))
     with progress("Tuning", "settings", len(settings(values))) as advance:
         result = cross_validate(made, values, wanted, judgments, chosen, measure, progress=advance)
     result.run.write(output, tag=tag)
     about = {
         **result.run.manifest,
         "template": pipeline,
-        "index": str(index),
+        "index": index,
+        "reranked": run,
+        "corpus": corpus,
         "query_file": queries,
         "field": field,
         "qrels": qrels,
@@ -126,13 +146,6 @@ def main(
         print_json({"run": str(output), **about})
     elif output.is_file():
         _print(result, output)
-
-
-def _check_files(inputs: Sequence[str], output: Path) -> None:
-    if inputs.count(STDIN) > 1:
-        raise InputError("only one thing can come from the standard input", remedy="give files for the rest")
-    if output.is_dir():
-        raise InputError(f"{output} is a folder", remedy="give the name of a file")
 
 
 def _folds(

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tamis.errors import ExpressionError
+from tamis.evaluate.given import begun_with
 from tamis.evaluate.grid import Grid, Setting, fill, settings
+from tamis.evaluate.sharing import with_one_cache
 from tamis.expression import Call, Keep, Node, Then, Value, keep, parse, then
 from tamis.infer.runtime import Runtime
 from tamis.stage import Stage
@@ -24,8 +24,6 @@ from tamis.stages import build
 
 if TYPE_CHECKING:
     from tamis.retrieve.index import Index
-
-GIVEN = "given"  # what a pipeline calls the candidates that come from a run
 
 _KEEP_NONE = re.compile(r"%\s*0(?![\w.])")
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
@@ -57,11 +55,7 @@ def candidates(
     {'k': 5, 'a': 'sum'} mono >> duo(k=5)
     {'k': 5, 'a': 'min'} mono >> duo(aggregate=min, k=5)
     """
-    runtime = runtime or Runtime()
-    if isinstance(runtime.cache, str | Path):  # one connection, not one a stage
-        from tamis.rank.cache import ScoreCache
-
-        runtime = replace(runtime, cache=ScoreCache(runtime.cache))
+    runtime = with_one_cache(runtime or Runtime())
     alike: dict[Node, list[Setting]] = {}
     for setting in settings(grid):
         alike.setdefault(expression_of(template, setting), []).append(setting)
@@ -115,11 +109,5 @@ def _used(alike: list[Setting]) -> Setting:
 def _stage(node: Node, index: Index | None, first: Stage | None, runtime: Runtime) -> Stage:
     if first is None:
         return build(node, index, runtime)
-    head, *rest = node.stages if isinstance(node, Then) else (node,)
-    if head == Call(GIVEN):
-        start = first
-    elif isinstance(head, Keep) and head.stage == Call(GIVEN):
-        start = first % head.k
-    else:
-        start, rest = first, [head, *rest]
+    start, rest = begun_with(first, node.stages if isinstance(node, Then) else (node,))
     return start >> build(then(*rest), index, runtime) if rest else start

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import ir_measures
+from ir_measures.measures.base import MeanAgg
 
 from tamis.errors import TamisError
 from tamis.evaluate import formulae
@@ -57,6 +58,15 @@ def cutoff(measure: Any) -> int:
     (10, True)
     """
     return int(_get(measure, "cutoff", ALL))
+
+
+def is_mean(measure: Any) -> bool:
+    """Whether it is a mean over queries, and not a sum.
+
+    >>> is_mean(parse("AP")), is_mean(parse("NumRelRet"))
+    (True, False)
+    """
+    return isinstance(measure.aggregator(), MeanAgg)
 
 
 def of_whole_lists(measure: Any) -> bool:

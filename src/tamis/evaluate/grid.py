@@ -1,4 +1,8 @@
-"""Settings to try: grids of parameters, those of the papers, and pipelines with holes for them."""
+"""Settings to try: grids of parameters, those of the papers, and pipelines with holes for them.
+
+The papers' grids: `INTERPOLATION` (alpha), `BIRCH[n - 1]` (alpha and the weights of n sentences, in steps of
+0.1), `BIRCH_W4` (the fourth weight, for `around` the best of `BIRCH[2]`), `BM25`, `QL` and `RM3`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,9 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from tamis.errors import ExpressionError, InputError
-from tamis.expression import Call, Then, Value, parse
+from tamis.evaluate.given import begun_with
+from tamis.evaluate.sharing import with_one_cache
+from tamis.expression import Call, Node, Then, Value, parse
 from tamis.infer.runtime import Runtime
 from tamis.stage import Pipeline, Stage
 from tamis.stages import build
@@ -151,22 +157,34 @@ def fill(template: str, setting: Mapping[str, Value]) -> str:
 
 
 def pipelines_of(
-    template: str, index: Index | None = None, runtime: Runtime | None = None
+    template: str,
+    index: Index | None = None,
+    runtime: Runtime | None = None,
+    *,
+    first: Stage | None = None,
 ) -> Callable[[Mapping[str, Value]], Stage]:
     """What makes the pipeline of a setting; stages that are the same in several settings are made once.
+
+    `first` is the stage that every pipeline begins with, a run's candidates; the template may call it
+    `given`.
 
     >>> pipelines_of("rm3(terms={n}) % 10")({"n": 20})
     rm3(terms=20) % 10
     """
     made: dict[str, Stage] = {}
+    runtime = with_one_cache(runtime or Runtime())
 
     def pipeline_of(setting: Mapping[str, Value]) -> Stage:
         node = parse(fill(template, setting))
-        nodes = node.stages if isinstance(node, Then) else [node]
+        nodes: Sequence[Node] = node.stages if isinstance(node, Then) else [node]
+        stages = []
+        if first is not None:
+            start, nodes = begun_with(first, nodes)
+            stages.append(made.setdefault(repr(start), start))
         for each in nodes:
             if str(each) not in made:
                 made[str(each)] = build(each, index, runtime)
-        stages = [made[str(each)] for each in nodes]
+        stages += [made[str(each)] for each in nodes]
         return Pipeline(stages) if len(stages) > 1 else stages[0]
 
     return pipeline_of

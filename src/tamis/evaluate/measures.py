@@ -3,9 +3,12 @@
 - Ties: a ranking's order is what counts, whatever its scores. Of a run file that is the order of decreasing
   score, equal scores by the rank column, then as in the file; trec_eval puts the larger of two tied ids
   first. `ties.tie_effect` says whether it matters.
-- A judged query that the run does not answer counts zero: a system cannot gain by staying silent.
+- A judged query that the run does not answer counts zero: a system cannot gain by staying silent. Where it
+  was not asked, such queries can be left out.
 - A query without a relevant document (a grade above 0) has no recall, AP or nDCG (0/0): it is left out of
-  every mean.
+  every mean. A threshold does not change who counts: with AP(rel=2) a query whose highest grade is 1 counts
+  zero, as in ir_measures and trec_eval.
+- The mean over queries is arithmetic, unless another is asked for.
 - What is not judged is not relevant, unless the lists are condensed: then it is not there. `Judged@10` says
   how much of the first ten that is, always of the whole list.
 """
@@ -15,6 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import geometric_mean, harmonic_mean
 from typing import Any, Literal
 
 import numpy as np
@@ -28,6 +32,10 @@ DEFAULT_MEASURES = ("nDCG@10", "AP", "RR@10", "P@10", "R@1000")
 _EXAMPLES = "nDCG@10, AP, RR@10, P@10, R@1000, Judged@10, Bpref, Rprec, RBP(p=0.8), Success@5 or AP(rel=2)"
 
 Unjudged = Literal["nonrelevant", "condensed"]
+Missing = Literal["zero", "left-out"]
+Mean = Literal["arithmetic", "geometric", "harmonic"]
+
+LEAST = 1e-5  # what a value counts at least in a geometric or harmonic mean, as in trec_eval's gm_map
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +44,7 @@ class Evaluation:
 
     mean: dict[str, float]
     per_query: dict[str, dict[str, float]]
-    missing: list[str]  # judged queries that the run does not answer: they count zero
+    missing: list[str]  # judged queries that the run does not answer: they count zero, or are left out
     unjudged: list[str]  # queries of the run without judgments: they do not count
     irrelevant: list[str]  # judged queries without a relevant document: they do not count
 
@@ -96,11 +104,15 @@ def evaluate(
     *,
     unjudged: Unjudged = "nonrelevant",
     short_lists: ShortLists = "k",
+    missing: Missing = "zero",
+    mean: Mean = "arithmetic",
 ) -> Evaluation:
     """Measure a run against judgments.
 
     With `unjudged="condensed"` the documents without a judgment are taken out of the lists first. P@k of a
-    list of l < k documents is a share of k, or with `short_lists="l"` of l.
+    list of l < k documents is a share of k, or with `short_lists="l"` of l. Judged queries that the run does
+    not answer count zero, or with `missing="left-out"` not at all: then compare only runs that answer the
+    same queries. `mean` is over the queries; GMAP is AP's geometric one.
 
     >>> import numpy as np
     >>> from tamis.documents import Query
@@ -109,6 +121,8 @@ def evaluate(
     {'RR': 0.25, 'P@1': 0.0}
     >>> evaluate({"q1": {"d1": 1}}, run, ["RR"], unjudged="condensed").mean
     {'RR': 1.0}
+    >>> evaluate({"q1": {"d1": 1}, "q2": {"d5": 1}}, run, ["RR"], missing="left-out").mean
+    {'RR': 0.5}
     """
     parsed = parse_measures(measures)
     judged = {qid: grades for qid, grades in qrels.items() if any(grade > 0 for grade in grades.values())}
@@ -121,9 +135,10 @@ def evaluate(
         )
     for ranking in answered.values():
         check_ranking(ranking)
-    per_query = values(parsed, judged, answered, unjudged, short_lists)
+    counted = judged if missing == "zero" else {qid: judged[qid] for qid in answered}
+    per_query = values(parsed, counted, answered, unjudged, short_lists)
     return Evaluation(
-        {str(measure): over_queries(measure, per_query[str(measure)].values()) for measure in parsed},
+        {str(measure): over_queries(measure, per_query[str(measure)].values(), mean) for measure in parsed},
         per_query,
         [qid for qid in judged if qid not in answered],
         [qid for qid in run if qid not in qrels],
@@ -192,12 +207,20 @@ def check_ranking(ranking: Ranking) -> None:
         raise InputError(f"query {query!r}: the scores increase", remedy="sort by decreasing score first")
 
 
-def over_queries(measure: Any, per_query: Iterable[float]) -> float:
-    """The mean, or the sum for measures that count (NumRelRet).
+def over_queries(measure: Any, per_query: Iterable[float], mean: Mean = "arithmetic") -> float:
+    """The mean, or the sum for measures that count (NumRelRet). A share of judged documents and a residual
+    have arithmetic means only.
 
     >>> over_queries(parse_measures(["AP"])[0], [0.25, 0.75])
     0.5
+    >>> round(over_queries(parse_measures(["AP"])[0], [0.25, 1.0, 0.0], "geometric"), 4)
+    0.0136
     """
+    from tamis.evaluate.engines import is_mean, of_whole_lists
+
+    if mean != "arithmetic" and is_mean(measure) and not of_whole_lists(measure):
+        above_zero = [max(value, LEAST) for value in per_query]
+        return geometric_mean(above_zero) if mean == "geometric" else harmonic_mean(above_zero)
     aggregator = measure.aggregator()
     for value in per_query:
         aggregator.add(value)

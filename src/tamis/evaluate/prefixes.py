@@ -1,8 +1,9 @@
 """Many pipelines over the same queries, with the work that they have in common done once.
 
 What is shared: the stages with which pipelines begin alike (`bm25 >> rm3(...)` with several settings searches
-once), the stages inside an `interpolate` or a `fuse` (a model scores once, whatever the alpha), and a model
-wherever it stands, which is loaded once.
+once), the stages inside an `interpolate` or a `fuse` (a model scores once, whatever the alpha), the sentences
+that a `birch` reads (once, whatever the alpha, the weights and n), and a model wherever it stands, which is
+loaded once.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from dataclasses import dataclass, field
 
 from tamis import expression
 from tamis.documents import Query
+from tamis.evaluate.sharing import Readings, share_encoders
+from tamis.plan import rerankers
 from tamis.rank.combine import Fuse, Interpolate
 from tamis.ranking import Ranking, Run
 from tamis.stage import Kept, Pipeline, Stage
@@ -30,6 +33,7 @@ def run_each(
     """
     # through a Run, which refuses queries with one id
     waiting = list(Run(map(Ranking, queries)).values())
+    share_encoders(model for pipeline in pipelines for model in rerankers(pipeline))
     known: dict[str, Stage] = {}
     for number, rankings in _follow(_tree(pipelines, known), waiting, known):
         yield number, Run(rankings, {"pipeline": repr(pipelines[number])})
@@ -61,10 +65,10 @@ def _follow(
 ) -> Iterator[tuple[int, list[Ranking]]]:
     for number in node.ends:
         yield number, rankings
-    inner: dict[str, Stage] = {}  # what these rankings have been through, inside of stages
+    inside = _Inside(known)
     for child in node.next.values():
         assert child.stage is not None
-        yield from _follow(child, _applied(_sharing(child.stage, inner, known), rankings), known)
+        yield from _follow(child, _applied(inside.sharing(child.stage), rankings), known)
 
 
 def _applied(stage: Stage, rankings: Sequence[Ranking]) -> list[Ranking]:
@@ -81,19 +85,30 @@ def _one_of_each(stage: Stage, known: dict[str, Stage]) -> Stage:
     return known.setdefault(stage.fingerprint, stage)
 
 
-def _sharing(stage: Stage, inner: dict[str, Stage], known: dict[str, Stage]) -> Stage:
-    """The stage, with those inside it that remember what they have ranked: `inner`, by fingerprint."""
+class _Inside:
+    """What the same rankings have been through, inside of stages."""
 
-    def remembered(part: Stage) -> Stage:
-        return inner.setdefault(part.fingerprint, _Remembered(_one_of_each(part, known)))
+    def __init__(self, known: dict[str, Stage]) -> None:
+        self._known = known
+        self._stages: dict[str, Stage] = {}  # by fingerprint
+        self._readings = Readings()
 
-    if isinstance(stage, Kept):
-        return Kept(_sharing(stage.stage, inner, known), stage.k)
-    if isinstance(stage, Interpolate):
-        return Interpolate(remembered(stage.stage), stage.alpha, stage.normalise)
-    if isinstance(stage, Fuse):
-        return Fuse(*map(remembered, stage.stages), how=stage.how, k=stage.k)
-    return stage
+    def sharing(self, stage: Stage) -> Stage:
+        """The stage, with those inside it that remember what they have ranked."""
+        if isinstance(stage, Kept):
+            return Kept(self.sharing(stage.stage), stage.k)
+        if isinstance(stage, Interpolate):
+            return Interpolate(self._remembered(stage.stage), stage.alpha, stage.normalise)
+        if isinstance(stage, Fuse):
+            return Fuse(*map(self._remembered, stage.stages), how=stage.how, k=stage.k)
+        return self._readings.sharing(stage)
+
+    def _remembered(self, part: Stage) -> Stage:
+        own = self._stages.get(part.fingerprint)
+        if own is None:
+            own = _Remembered(self._readings.sharing(_one_of_each(part, self._known)))
+            self._stages[part.fingerprint] = own
+        return own
 
 
 class _Remembered(Stage):

@@ -5,24 +5,25 @@ Pipelines that begin alike share their first stages, whatever they keep of a mod
 never computed twice, because all models share a cache: the largest k0's scores serve the smaller ones, the
 pairs of the largest k1 serve the smaller ones and every aggregation. Which documents are in mono's first k1
 depends on k0, though, so each k0 adds the pairs of those documents that no larger k0 has brought together.
+Birch's sentences are read once, and serve every alpha, weight and n.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from tamis.documents import Query
+from tamis.evaluate.sharing import Readings, as_birch, share_encoders
 from tamis.expression import Call
 from tamis.plan import rerankers
 from tamis.ranking import Ranking, Run
 from tamis.stage import Kept, Pipeline, Stage
 
 if TYPE_CHECKING:
-    from tamis.infer.cross_encoder import CrossEncoder
     from tamis.rank.cache import ScoreCache
     from tamis.rank.reranker import Reranker
 
@@ -164,10 +165,11 @@ def _steps(stage: Stage) -> Iterator[Stage]:
 def _follow(node: _Node, rankings: list[Ranking], spent: int) -> Iterator[tuple[int, list[Ranking], int]]:
     for number in node.ends:
         yield number, rankings, spent
+    readings = Readings()
     for child in node.next.values():
         assert child.stage is not None
         before = _read(child.stage)
-        found = _applied(child.stage, rankings)
+        found = _applied(readings.sharing(child.stage), rankings)
         yield from _follow(child, found, spent + _read(child.stage) - before)
 
 
@@ -191,7 +193,8 @@ def _read(stage: Stage) -> int:
 def _timed(node: _Node, ranking: Ranking, spent: float) -> Iterator[tuple[int, float]]:
     for number in node.ends:
         yield number, spent
-    known: dict[str, float] = {}
+    known: dict[Hashable, float] = {}
+    readings = Readings()
     for child in node.next.values():
         assert child.stage is not None
         same = _same_work(child.stage)
@@ -199,14 +202,17 @@ def _timed(node: _Node, ranking: Ranking, spent: float) -> Iterator[tuple[int, f
             yield from ((number, spent + known[same]) for number in child.ends)
             continue
         started = time.perf_counter()
-        (found,) = child.stage.apply([ranking])
-        known[same] = time.perf_counter() - started
-        yield from _timed(child, found, spent + known[same])
+        (found,) = readings.sharing(child.stage).apply([ranking])
+        # the first alone has read everything
+        taken = known.setdefault(same, time.perf_counter() - started)
+        yield from _timed(child, found, spent + taken)
 
 
-def _same_work(stage: Stage) -> str:
+def _same_work(stage: Stage) -> Hashable:
     """Stages that are alike in this read the same inputs with the same model. The aggregations over all pairs
-    do, and what they then do with k1² numbers is no time beside k1² inferences."""
+    do, and what they then do with k1² numbers is no time beside k1² inferences; so do Birch's settings."""
+    if (birch := as_birch(stage)) is not None:
+        return birch.reads
     node = stage.expression
     if isinstance(node, Call) and node.name == "duo" and ("aggregate", "sample") not in node.options:
         options = tuple(option for option in node.options if option[0] != "aggregate")
@@ -232,11 +238,8 @@ def _share(models: Sequence[Reranker]) -> None:
         return
     from tamis.rank.cache import ScoreCache
 
+    share_encoders(models)
     memory = ScoreCache(":memory:")
-    encoders: dict[tuple[object, ...], CrossEncoder] = {}
     for model in models:
-        own = model.encoder
-        what = (own.model, own.revision, own.form, own.device, own.precision, own.workers)
-        model.encoder = encoders.setdefault(what, own)
         if model.cache is None:
             model.cache = memory

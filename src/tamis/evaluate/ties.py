@@ -13,6 +13,7 @@ from tamis.evaluate.formulae import ShortLists, graded
 from tamis.evaluate.measures import (
     DEFAULT_MEASURES,
     Evaluation,
+    Mean,
     Unjudged,
     over_queries,
     parse_measures,
@@ -42,6 +43,7 @@ def tie_effect(
     *,
     unjudged: Unjudged = "nonrelevant",
     short_lists: ShortLists = "k",
+    mean: Mean = "arithmetic",
 ) -> TieEffect:
     """Measure the run with the best and with the worst of tied documents first; `evaluation` is that of the
     run as it stands. Scores are tied where they are equal as float32, in which trec_eval holds them.
@@ -66,11 +68,17 @@ def tie_effect(
         for name, found in values(parsed, open_qrels, rankings, unjudged, short_lists).items():
             changed.update(qid for qid, value in found.items() if abs(value - into[name][qid]) > _NOISE)
             into[name].update(found)
-    return TieEffect([qid for qid in counted if qid in changed], _over(parsed, low), _over(parsed, high))
+    return TieEffect(
+        [qid for qid in counted if qid in changed], _over(parsed, low, mean), _over(parsed, high, mean)
+    )
 
 
-def _over(measures: Sequence[Any], per_query: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    return {str(measure): over_queries(measure, per_query[str(measure)].values()) for measure in measures}
+def _over(
+    measures: Sequence[Any], per_query: Mapping[str, Mapping[str, float]], mean: Mean
+) -> dict[str, float]:
+    return {
+        str(measure): over_queries(measure, per_query[str(measure)].values(), mean) for measure in measures
+    }
 
 
 def _extremes(ranking: Ranking, judgments: Mapping[str, int]) -> tuple[Ranking, Ranking] | None:

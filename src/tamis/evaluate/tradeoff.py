@@ -56,7 +56,8 @@ class Timing:
             f"{self.queries} queries, drawn at random, one at a time after {self.warm_up} untimed, with the "
             "models loaded and no score cached. Each stage is timed with the candidates that it gets in its "
             "setting; a setting's time is the sum of its stages'. What settings begin with alike, and pairs "
-            f"that several aggregations read, are timed once.{given}{models} {self.machine}."
+            "or sentences that several aggregations or settings of birch read, are timed once."
+            f"{given}{models} {self.machine}."
         )
 
 

@@ -9,26 +9,31 @@ survey, or taken as it is. A document with fewer than n sentences lacks the last
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import get_args
 
 import numpy as np
 
 from tamis.columns import Array
-from tamis.documents import Query
 from tamis.errors import InputError, TamisError
 from tamis.expression import Call
+from tamis.infer.cross_encoder import Tally
 from tamis.rank.combine import Interpolation, normalised
 from tamis.rank.mono import Mono
 from tamis.rank.passage import PassageReranker, Scored
 from tamis.rank.reading import Cutting, Unit, Wanted
 from tamis.rank.reranker import shown
-from tamis.ranking import Ranking, ScoreKind
+from tamis.ranking import Ranking, ScoreKind, Span
+from tamis.retrieve.index import Index
 from tamis.text.analyze import get_analyzer
 from tamis.text.segment import Keep
 
 MOST = 4  # sentences: a fourth was tried, and its weight learned to be 0
+
+
+# -- formulae
+# ------------------------------------------------------------------------------------------------------------
 
 
 def birch(document: float, sentences: Array, alpha: float, weights: Sequence[float]) -> float:
@@ -37,8 +42,50 @@ def birch(document: float, sentences: Array, alpha: float, weights: Sequence[flo
     >>> birch(0.5, np.array([0.1, 0.9, 0.3]), alpha=0.5, weights=[1.0, 0.5])
     0.775
     """
-    best = np.sort(sentences)[::-1][: len(weights)]
-    return alpha * document + (1 - alpha) * float(np.dot(best, weights[: len(best)]))
+    return float(weighted(np.array([document]), highest([sentences]), alpha, weights)[0])
+
+
+def highest(sentences: Sequence[Array]) -> Array:
+    """The highest scores of each document's sentences, in a row for each; 0 for a sentence that it lacks.
+
+    >>> highest([np.array([0.1, 0.9, 0.3]), np.array([])]).tolist()
+    [[0.9, 0.3, 0.1, 0.0], [0.0, 0.0, 0.0, 0.0]]
+    """
+    rows = np.zeros((len(sentences), MOST))
+    for row, scores in zip(rows, sentences, strict=True):
+        best = np.sort(scores)[::-1][:MOST]
+        row[: len(best)] = best
+    return rows
+
+
+def weighted(documents: Array, best: Array, alpha: float, weights: Sequence[float]) -> Array:
+    """`birch` of many documents, whose best sentences are the rows of `best`.
+
+    >>> weighted(np.array([0.5, 1.0]), np.array([[0.9, 0.3], [0.0, 0.0]]), 0.5, [1.0, 0.5]).tolist()
+    [0.775, 0.5]
+    """
+    own = np.zeros(len(documents))
+    # not a product of matrices: its rounding depends on how many documents there are
+    for weight, scores in zip(weights, best.T, strict=False):
+        own += weight * scores
+    return np.asarray(alpha * documents + (1 - alpha) * own)
+
+
+# -- the stage
+# ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sentences:
+    """What Birch needs of the sentences of a ranking's documents, for any alpha, weights and n."""
+
+    best: Array  # a row a document, in the ranking's order: its highest scores
+    spans: Callable[[str], tuple[Span, ...]]  # the best sentences of a document, by its id
+    inputs: int  # that the model read
+
+    def of(self, ids: Iterable[str]) -> Sentences:
+        """The same of these documents, without the many other sentences from which it was made."""
+        return replace(self, spans={identity: self.spans(identity) for identity in ids}.__getitem__)
 
 
 class Birch(PassageReranker):
@@ -47,7 +94,8 @@ class Birch(PassageReranker):
     `alpha` is the share of the first stage, `w2` to `w4` the weights of the second to fourth sentence (the
     first has 1), of which the first n count; the papers tune them on folds in steps of 0.1. `normalise` says
     what becomes of the scores that come in. With `exact_match=False` no sentence that holds a query term is
-    read, which leaves what the model matches by meaning. The other options are those of `MaxP`.
+    read, which leaves what the model matches by meaning; terms are those of the index that the texts come
+    from, or else of English. The other options are those of `MaxP`.
 
     >>> Birch(Mono("models/my-model"), n=2, alpha=0.3, w2=0.4)
     birch(mono(model="models/my-model"), n=2, alpha=0.3, w2=0.4)
@@ -120,28 +168,49 @@ class Birch(PassageReranker):
         )
         return replace(call, arguments=(self.stage.expression,))
 
+    @property
+    def reads(self) -> Hashable:
+        """What the scores of sentences depend on: what one Birch has read serves all that read the same."""
+        return self.stage.fingerprint, self.cutting, self.exact_match, self.evidence
+
     def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
+        found = zip(rankings, self.read(rankings), strict=True)
+        return [self.combined(ranking, sentences, depth) for ranking, sentences in found]
+
+    def read(self, rankings: Sequence[Ranking]) -> list[Sentences]:
+        """The sentences of each ranking's documents, with their scores."""
         for ranking in rankings:
             if len(ranking) and ranking.kind is ScoreKind.NONE:
                 raise TamisError(
                     f"birch has no document scores to work on for query {ranking.query.id!r}",
                     remedy="put a stage that scores before it, as in `bm25 >> birch(mono)`",
                 )
-        found = zip(rankings, self._scored(rankings), strict=True)
-        return [self._combined(ranking, scored, depth) for ranking, scored in found]
+        return list(map(self._sentences, rankings, self._scored(rankings)))
 
-    def _combined(self, ranking: Ranking, scored: Sequence[Scored], depth: int | None) -> Ranking:
-        documents = normalised(ranking.scores, self.normalise).tolist()
-        scores = [
-            birch(document, shown(each.margins, self.stage.kind), self.alpha, self.weights)
-            for document, each in zip(documents, scored, strict=True)
-        ]
-        best = ranking.rescored(np.array(scores, dtype=np.float64), ScoreKind.COMBINED)
-        return self._evident(best, dict(zip(ranking.ids, scored, strict=True)), depth)
+    def _sentences(self, ranking: Ranking, scored: Sequence[Scored]) -> Sentences:
+        by_id = dict(zip(ranking.ids, scored, strict=True))
+        return Sentences(
+            highest([shown(each.margins, self.stage.kind) for each in scored]),
+            lambda identity: self._spans(ranking, identity, by_id[identity]),
+            sum(len(each.margins) for each in scored),
+        )
 
-    def _wanted(self, query: Query) -> Wanted | None:
+    def combined(self, ranking: Ranking, sentences: Sentences, depth: int | None = None) -> Ranking:
+        """The ranking by its own scores and those of its sentences."""
+        documents = normalised(ranking.scores, self.normalise)
+        scores = weighted(documents, sentences.best, self.alpha, self.weights)
+        best = ranking.rescored(scores, ScoreKind.COMBINED)
+        looked_at = best.ids[:depth] if self.evidence else ()
+        return replace(best, evidence={identity: sentences.spans(identity) for identity in looked_at})
+
+    def count_as_cached(self, rankings: Sequence[Ranking], sentences: Sequence[Sentences]) -> None:
+        """Tell the tally of sentences that another Birch has read."""
+        self._count(rankings, [Tally(0, each.inputs) for each in sentences])
+
+    def _wanted(self, ranking: Ranking) -> Wanted | None:
         if self.exact_match:
             return None
-        analyzer = get_analyzer("english")
-        terms = frozenset(analyzer.tokens(query.text))
+        # as the index compares words, where there is one
+        analyzer = ranking.texts.analyzer if isinstance(ranking.texts, Index) else get_analyzer("english")
+        terms = frozenset(analyzer.tokens(ranking.query.text))
         return lambda sentence: terms.isdisjoint(analyzer.tokens(sentence))

@@ -22,7 +22,6 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from tamis.columns import Array
-from tamis.documents import Query
 from tamis.errors import InputError
 from tamis.expression import Call, Value
 from tamis.models import templates
@@ -127,8 +126,8 @@ class PassageReranker(Reranker):
         _, cut = self._inputs(*longest)
         return Reader(self.cutting, self.encoder.tokenizer, cut.text_tokens - cut.text_tokens_lost)
 
-    def _wanted(self, query: Query) -> Wanted | None:
-        """Which passages are read for a query; None for all."""
+    def _wanted(self, ranking: Ranking) -> Wanted | None:
+        """Which passages of a ranking's documents are read; None for all."""
         return None
 
     def _keys(self, ranking: Ranking, inputs: Inputs) -> list[bytes]:
@@ -160,7 +159,7 @@ class PassageReranker(Reranker):
         together: dict[int, list[Read]] = {}
         count = 0
         for number, ranking in enumerate(rankings):
-            wanted = self._wanted(ranking.query)
+            wanted = self._wanted(ranking)
             for start in range(0, len(ranking), _DOCUMENTS):
                 reads = self.reader.read(ranking, ranking.ids[start : start + _DOCUMENTS], wanted)
                 together.setdefault(number, []).extend(reads)
@@ -180,7 +179,7 @@ class PassageReranker(Reranker):
             own=np.zeros(len(texts), np.int64),
             query_limit=self.stage.query_limit,
             total_limit=min(self.stage.limit, encoder.positions),
-            form=encoder.form,
+            form=encoder.input_form,
             segment_types=encoder.checkpoint.config.segments,
         )
 

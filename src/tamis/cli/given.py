@@ -1,0 +1,77 @@
+"""Candidates from an index or from a run: what `tune` and `tradeoff` have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
+from tamis.cli.arguments import ArgumentParser
+from tamis.cli.console import counted, warn
+from tamis.cli.rerank import texts_of_run
+from tamis.documents import Query
+from tamis.errors import InputError
+from tamis.files import STDIN
+from tamis.formats import CorpusFormat
+from tamis.rank.given import GivenRun
+from tamis.ranking import Ranking, Run
+
+
+def index_argument(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "index", metavar="IDX", nargs="?", help="an index, made by `tamis index`; or use --run and --corpus"
+    )
+
+
+def given_arguments(parser: ArgumentParser) -> None:
+    group = parser.add_argument_group("candidates from a run")
+    group.add_argument("--run", metavar="RUN", help="a run: TREC's six columns, or MS MARCO's three")
+    group.add_argument(
+        "--corpus",
+        metavar="C",
+        nargs="+",
+        help="where its texts are: an index, or files and folders as `tamis index` takes them",
+    )
+    group.add_argument(
+        "--format", choices=get_args(CorpusFormat), help="of the corpus, where its suffix does not say"
+    )
+
+
+def check_given(
+    index: str | None,
+    run: str | None,
+    corpus: Sequence[str] | None,
+    inputs: Sequence[str],
+    output: Path | None,
+) -> None:
+    """Refuse what are not one kind of candidates, and files that are two things at once."""
+    if (index is None) == (run is None):
+        raise InputError(
+            "no candidates" if index is None else "an index and a run",
+            remedy="give either an index or a run with its corpus: IDX, or --run RUN --corpus C",
+        )
+    if (run is None) != (corpus is None):
+        raise InputError("a run without its corpus" if run else "a corpus without a run", remedy="give both")
+    if [*inputs, run, *(corpus or [])].count(STDIN) > 1:
+        raise InputError("only one thing can come from the standard input", remedy="give files for the rest")
+    if output is not None and run is not None and run != STDIN and _is_one(output, Path(run)):
+        raise InputError(f"{output} is the run to be reranked", remedy="give another name to the new one")
+
+
+def _is_one(one: Path, other: Path) -> bool:
+    return one.is_file() and other.is_file() and one.samefile(other)
+
+
+def given_run(
+    path: str, corpus: Sequence[str], format: CorpusFormat | None, queries: Sequence[Query]
+) -> GivenRun:
+    """The stage that looks candidates up in a run."""
+    given = Run.read(path, queries=queries)
+    if not given:
+        raise InputError("no result in it", remedy="check the file and its format", path=path)
+    texts = texts_of_run(given, corpus, format)
+    # a query without candidates is answered with nothing, which counts zero as it does in `tamis eval`
+    empty = [Ranking(query) for query in queries if query.id not in given]
+    if empty:
+        warn(f"the run has no candidates for {counted(len(empty), 'query', 'queries')}: zero there")
+    return GivenRun(Run([*given.values(), *empty]), texts)

@@ -1,0 +1,56 @@
+"""tamis sample: fewer judgments, deep or shallow."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tamis.cli.arguments import ArgumentParser
+from tamis.cli.console import counted
+from tamis.errors import InputError
+from tamis.evaluate.sampling import sample_judgments
+from tamis.files import STDIN
+from tamis.formats import read_qrels, read_queries, write_qrels
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.epilog = """Both keep the same number of judgments, R of all: deep keeps all those of a few random
+        queries, shallow a few random ones of every query. Train and validate with them, and test with all:
+        --only names the queries that are sampled."""
+    parser.add_argument("qrels", metavar="QRELS", help="judgments: TREC or BEIR")
+    scheme = parser.add_mutually_exclusive_group(required=True)
+    scheme.add_argument("--deep", type=float, metavar="R", help="keep so large a share, by queries: 0.1")
+    scheme.add_argument("--shallow", type=float, metavar="R", help="keep so large a share of every query")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the choice (0)")
+    parser.add_argument(
+        "--only",
+        metavar="Q",
+        help="sample the judgments of these queries, and keep all of the others: JSONL, TSV or TREC topics",
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="TREC judgments")
+
+
+def main(
+    qrels: str, deep: float | None, shallow: float | None, seed: int, only: str | None, output: Path
+) -> None:
+    """Keep a share of relevance judgments: all of a few queries, or a few of all queries."""
+    if [qrels, only].count(STDIN) > 1:
+        raise InputError("only one thing can come from the standard input", remedy="give files for the rest")
+    if output.is_dir():
+        raise InputError(f"{output} is a folder", remedy="give the name of a file")
+    judgments = read_qrels(qrels)
+    if not judgments:
+        raise InputError("no judgment in it", remedy="check the file", path=qrels)
+    wanted = None if only is None else {query.id for query in read_queries(only)}
+    if wanted is not None and not wanted & judgments.keys():
+        raise InputError("no query of it is judged", remedy="check that ids are alike", path=only)
+    rate = deep if deep is not None else shallow
+    assert rate is not None
+    kept = sample_judgments(
+        judgments, rate, "deep" if deep is not None else "shallow", seed=seed, only=wanted
+    )
+    write_qrels(output, kept)
+    if output.is_file():  # not a pipe
+        number, of = (sum(map(len, each.values())) for each in (kept, judgments))
+        queries = counted(len(kept), "query", "queries")
+        sys.stdout.write(f"{output}: {number:,} of {of:,} judgments, {queries} of {len(judgments):,}\n")

@@ -1,0 +1,105 @@
+"""What several pipelines have in common and one can do for all: a model is loaded once, and Birch's sentences
+are read once, whatever its alpha, its weights and n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tamis import expression
+from tamis.plan import rerankers
+from tamis.ranking import Ranking
+from tamis.stage import Kept, Stage
+
+if TYPE_CHECKING:
+    from tamis.infer.cross_encoder import CrossEncoder
+    from tamis.infer.runtime import Runtime
+    from tamis.rank.birch import Birch, Sentences
+    from tamis.rank.reranker import Reranker
+
+
+def share_encoders(models: Iterable[Reranker]) -> None:
+    """Give models that are the same one encoder. A stage's fingerprint needs its weights, so that without
+    this a grid of a thousand settings loads a thousand models."""
+    encoders: dict[Hashable, CrossEncoder] = {}
+    for model in models:
+        # a stage of passages has its model from the pointwise stage inside, which makes the keys of the cache
+        inside: Reranker | None = getattr(model, "stage", None)
+        for each in (model,) if inside is None else (model, inside):
+            own = each.encoder
+            what = (type(own), own.model, own.revision, own.form, own.device, own.precision, own.workers)
+            each.encoder = encoders.setdefault(what, own)
+
+
+def with_one_cache(runtime: Runtime) -> Runtime:
+    """With its file of scores opened: one connection, not one a stage.
+
+    >>> from tamis.infer.runtime import Runtime
+    >>> with_one_cache(Runtime(workers=1))
+    Runtime(device='auto', precision='auto', workers=1, cache=None)
+    """
+    if not isinstance(runtime.cache, str | Path):
+        return runtime
+    from tamis.rank.cache import ScoreCache
+
+    return replace(runtime, cache=ScoreCache(runtime.cache))
+
+
+def as_birch(stage: Stage) -> Birch | None:
+    """The stage, if it is a Birch; without a model in it nothing is imported to find out.
+
+    >>> from tamis.stages import build
+    >>> as_birch(build("birch(mono)")), as_birch(build("normalise"))
+    (birch(mono), None)
+    """
+    if not rerankers(stage):
+        return None
+    from tamis.rank.birch import Birch
+
+    return stage if isinstance(stage, Birch) else None
+
+
+class Readings:
+    """What was read of some rankings, for all stages that read the same of them."""
+
+    def __init__(self) -> None:
+        self._found: dict[Hashable, _Found] = {}
+
+    def sharing(self, stage: Stage) -> Stage:
+        """The stage, or one that ranks as it does and takes the sentences' scores from here."""
+        if isinstance(stage, Kept):
+            return Kept(self.sharing(stage.stage), stage.k)
+        if (birch := as_birch(stage)) is not None:
+            return _Sharing(birch, self._found.setdefault(birch.reads, {}))
+        return stage
+
+
+#: By the ranking's identity, which stays its own because the ranking is held beside it.
+_Found = dict[int, tuple[Ranking, "Sentences"]]
+
+
+class _Sharing(Stage):
+    """A Birch that reads only what none before it has read."""
+
+    def __init__(self, stage: Birch, found: _Found) -> None:
+        self.stage, self._found = stage, found
+
+    @property
+    def expression(self) -> expression.Node:
+        return self.stage.expression
+
+    @property
+    def parts(self) -> Sequence[Stage]:
+        return [self.stage]
+
+    def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
+        new = [ranking for ranking in rankings if id(ranking) not in self._found]
+        known = [ranking for ranking in rankings if id(ranking) in self._found]
+        for ranking, read in zip(new, self.stage.read(new) if new else [], strict=True):
+            self._found[id(ranking)] = ranking, read.of(ranking.ids)
+        # as with any cache: alone it would have read them
+        self.stage.count_as_cached(known, [self._found[id(ranking)][1] for ranking in known])
+        return [self.stage.combined(ranking, self._found[id(ranking)][1], depth) for ranking in rankings]
