@@ -333,7 +333,7 @@ def test_search_shows_what_each_stage_did(place: Path, tamis: Tamis) -> None:
 C, Q = ["--corpus", "idx"], ["--queries", "queries.tsv"]
 NEW, P = ["-o", "new.run"], ["-p", "mono(model=m)"]
 BAD = {
-    "no arguments": (["rerank"], "the following arguments are required: --corpus"),
+    "no arguments": (["rerank"], "the following arguments are required: -o/--output"),
     "no corpus": (["rerank", "bm25.run", *Q, *NEW], "the following arguments are required: --corpus"),
     "no run": (["rerank", "nowhere.run", *C, *Q, *NEW, *P], "nowhere.run: no such file"),
     "empty run": (["rerank", "empty", *C, *Q, *NEW, *P], "empty: no result in it: check"),

@@ -34,7 +34,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         "corpus",
         metavar="CORPUS",
         nargs="+",
-        help="files or folders: JSONL (BEIR), CSV, TSV, TREC, text; .gz, .zst too; - is the standard input",
+        help="files or folders: JSONL (BEIR), CSV, TSV, TREC, text; .gz, .zst too; - is the standard input; "
+        "irds:NAME a collection of ir_datasets",
     )
     parser.add_argument("-o", "--output", metavar="IDX", type=Path, required=True, help="the index, a folder")
     parser.add_argument(

@@ -6,6 +6,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
+
 from tamis.cli.arguments import ArgumentParser, at_least_one
 from tamis.cli.console import counted, doing, prepare_kernel
 from tamis.cli.dry_run import dry_run as print_plan
@@ -13,11 +15,11 @@ from tamis.cli.job import finish, job_arguments, journal_of, ranked
 from tamis.errors import ExpressionError, InputError
 from tamis.expression import Node, calls, parse
 from tamis.files import STDIN
-from tamis.formats import CorpusFormat, TopicField, read_corpus, read_queries
+from tamis.formats import CorpusFormat, TopicField, read_candidates, read_corpus, read_queries
 from tamis.formats.lines import check_column
 from tamis.infer.runtime import Device, Precision, Runtime
 from tamis.rank.given import Corpus, Documents, GivenRun
-from tamis.ranking import Run
+from tamis.ranking import Ranking, Run
 from tamis.retrieve.index import Index
 from tamis.stages import SEARCHING, build
 
@@ -26,20 +28,22 @@ _MANY = 50_000  # ids, which are looked up faster by compiled code than its load
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="a run: TREC's six columns, or MS MARCO's three")
+    parser.add_argument(
+        "run",
+        metavar="RUN",
+        help="a run: TREC's six columns, or MS MARCO's three; or candidates with "
+        "their texts, MS MARCO's `qid pid query passage`, without --corpus and --queries",
+    )
     parser.add_argument(
         "--corpus",
         metavar="C",
         nargs="+",
-        required=True,
-        help="where the texts are: an index, or files and folders as `tamis index` takes them",
+        help="where the run's texts are: an index, or files and folders as `tamis index` takes them",
     )
     parser.add_argument(
         "--format", choices=get_args(CorpusFormat), help="of the corpus, where its suffix does not say"
     )
-    parser.add_argument(
-        "--queries", metavar="Q", required=True, help="JSONL (BEIR), TSV or TREC topics, by the run's ids"
-    )
+    parser.add_argument("--queries", metavar="Q", help="JSONL (BEIR), TSV or TREC topics, by the run's ids")
     parser.add_argument(
         "-p",
         "--pipeline",
@@ -53,9 +57,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def main(
     run: str,
-    corpus: list[str],
+    corpus: list[str] | None,
     format: CorpusFormat | None,
-    queries: str,
+    queries: str | None,
     pipeline: str,
     k: int | None,
     output: Path,
@@ -71,39 +75,81 @@ def main(
 ) -> None:
     """Rerank the candidates of a run, made by whatever system, and write a TREC run without ties.
 
+    A file of candidates that has the texts too (MS MARCO's top1000 files) needs no corpus and no queries.
     A run that was killed goes on with the same command and --resume.
     """
     check_column(tag, "tag")
-    _check_files(run, corpus, queries, output)
+    _check_files(run, corpus or [], queries, output)
     check_reranks(parse(pipeline))
     # a dry run writes nothing, not even scores
     stage = build(pipeline, runtime=Runtime(device, precision, workers, None if dry_run else cache))
     if k is not None:
         stage = stage % k
     journal = None if dry_run else journal_of(output, resume)
-    known = read_queries(queries, field=field)
-    given = Run.read(run, queries=known)
-    if not given:
-        raise InputError("no result in it", remedy="check the file and its format", path=run)
-    _check_queries(given, {query.id for query in known}, queries)
-    first = GivenRun(given, texts_of_run(given, corpus, format))
-    waiting = [ranking.query for ranking in given.values()]
+    if corpus is None or queries is None:
+        _check_neither(run, corpus, queries, format, field)
+        first = _with_texts(run)
+    else:
+        first = _without_texts(run, corpus, format, queries, field)
+    waiting = [ranking.query for ranking in first.given.values()]
     if dry_run:
-        print_plan(stage, list(map(len, given.values())), waiting, first, json=json)
+        print_plan(stage, list(map(len, first.given.values())), waiting, first, json=json)
         return
     whole = first >> stage
     result = ranked(whole, waiting, journal, "Reranking")
     about = {
         "reranked": run,
-        "corpus": corpus,
+        "corpus": corpus or [run],
         "corpus_fingerprint": first.texts.fingerprint,
-        "query_file": queries,
+        "query_file": queries or run,
         "field": field,
     }
     finish(result, whole, output, about, tag=tag, journal=journal, json=json)
 
 
-def _check_files(run: str, corpus: Sequence[str], queries: str, output: Path) -> None:
+def _without_texts(
+    run: str, corpus: Sequence[str], format: CorpusFormat | None, queries: str, field: TopicField
+) -> GivenRun:
+    """The candidates of a run, whose texts are elsewhere."""
+    known = read_queries(queries, field=field)
+    given = Run.read(run, queries=known)
+    if not given:
+        raise InputError("no result in it", remedy="check the file and its format", path=run)
+    _check_queries(given, {query.id for query in known}, queries)
+    return GivenRun(given, texts_of_run(given, corpus, format))
+
+
+def _with_texts(path: str) -> GivenRun:
+    """Candidates that come with their texts. They have no scores, and no order that a stage could use."""
+    with doing("Reading the candidates"):
+        found = read_candidates(path)
+    if not found.ids:
+        raise InputError("no candidate in it", remedy="check the file and its format", path=path)
+    rankings = (Ranking(found.queries[qid], ids, np.zeros(len(ids))) for qid, ids in found.ids.items())
+    return GivenRun(Run(rankings), Documents(found.documents.values(), only=found.documents))
+
+
+def _check_neither(
+    run: str,
+    corpus: Sequence[str] | None,
+    queries: str | None,
+    format: CorpusFormat | None,
+    field: TopicField,
+) -> None:
+    """Candidates have their texts with them: what says where the texts are has no meaning then."""
+    if corpus is not None or queries is not None:
+        missing = "--corpus" if corpus is None else "--queries"
+        raise InputError(
+            f"the following arguments are required: {missing}",
+            remedy="give both, or for candidates with their texts neither",
+        )
+    if format is not None:
+        raise InputError("--format is of a corpus, and there is none", remedy="leave it out")
+    if field != "title":
+        raise InputError(f"the queries have no {field}", remedy="leave --field out", path=run)
+
+
+def _check_files(run: str, corpus: Sequence[str], queries: str | None, output: Path) -> None:
     if [run, *corpus, queries].count(STDIN) > 1:
         raise InputError("only one thing can come from the standard input", remedy="give files for the rest")
     if output.is_file() and run != STDIN and Path(run).exists() and output.samefile(run):

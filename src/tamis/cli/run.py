@@ -19,7 +19,7 @@ from tamis.stages import check_searches
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("index", metavar="IDX", type=Path, help="an index, made by `tamis index`")
     parser.add_argument(
-        "queries", metavar="QUERIES", help="JSONL (BEIR), TSV or TREC topics; - is the standard input"
+        "queries", metavar="QUERIES", help="JSONL (BEIR), TSV, TREC topics, irds:NAME; - is standard input"
     )
     pipeline_argument(parser)
     parser.add_argument(

@@ -1,9 +1,11 @@
 """The field's files: corpora, queries, relevance judgments and runs, read and written.
 
 Everything here reads plain, `.gz` and `.zst` files and the standard input (`-`), says what is wrong with a
-file in one line that names the line, and writes all or nothing.
+file in one line that names the line, and writes all or nothing. `irds:NAME` in place of a corpus, queries or
+judgments is a dataset of ir_datasets (`pip install 'tamis[irds]'`).
 """
 
+from tamis.formats.candidates import Candidates, read_candidates
 from tamis.formats.corpora import CorpusFormat, read_corpus
 from tamis.formats.lines import SkipReport
 from tamis.formats.qrels import Qrels, QrelsFormat, read_qrels, write_qrels
@@ -13,6 +15,7 @@ from tamis.formats.topics import QueryFormat, read_queries
 from tamis.text.topics import TopicField
 
 __all__ = [
+    "Candidates",
     "CorpusFormat",
     "Qrels",
     "QrelsFormat",
@@ -21,6 +24,7 @@ __all__ = [
     "RunRow",
     "SkipReport",
     "TopicField",
+    "read_candidates",
     "read_corpus",
     "read_qrels",
     "read_queries",

@@ -1,4 +1,5 @@
-"""Corpora: JSONL (BEIR), CSV, TSV (MS MARCO), TREC SGML and folders of text, one document at a time."""
+"""Corpora: JSONL (BEIR), CSV, TSV (MS MARCO), TREC SGML, folders of text and ir_datasets, one document at
+a time."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from tamis.documents import Document
 from tamis.errors import InputError
 from tamis.files import COMPRESSED_SUFFIXES, STDIN, PathLike, read_text
+from tamis.formats import irds
 from tamis.formats.csv_rows import read_rows
 from tamis.formats.json_lines import first_present, parse_object, to_id, to_text
 from tamis.formats.lines import SkipReport, located, read_lines, skip_or_raise
@@ -37,7 +39,7 @@ FOLDER_SUFFIXES = (".jsonl", ".csv", ".tsv", ".trec", ".txt", ".md")
 
 class _Source(NamedTuple):
     path: PathLike
-    format: CorpusFormat
+    format: CorpusFormat | Literal["irds"]
     name: str  # the id, where the file is one document
 
 
@@ -63,6 +65,8 @@ def read_corpus(
     recursively and in sorted order, without hidden files: its `.jsonl`, `.csv`, `.tsv` and `.trec` files, or
     its `.txt` and `.md` files with their relative paths as ids. With a `format`, the files with its
     suffixes, or every file where none has them (TREC's disks have no suffixes).
+
+    `irds:NAME` is a dataset of ir_datasets, whatever the `format`; see `tamis.formats.irds`.
 
     Paths are checked at once. Empty texts and NUL characters are allowed; whether ids repeat is for the
     store to find out. A bad line (or a bad file, where a file is a document) is an `InputError`, or is
@@ -103,6 +107,9 @@ def _read_sources(sources: list[_Source], skipped: SkipReport | None) -> Iterato
 def _sources(path: PathLike, format: CorpusFormat | None) -> list[_Source]:
     if os.fspath(path) == STDIN:
         return [_Source(STDIN, format or "jsonl", "stdin")]
+    if (dataset := irds.dataset_name(path)) is not None:
+        irds.dataset_with(dataset, "docs")
+        return [_Source(path, "irds", dataset)]
     path = Path(path)
     if path.is_dir():
         return _folder_sources(path, format)
@@ -224,6 +231,10 @@ def _read_text(source: _Source, skipped: SkipReport | None) -> Iterator[Document
         yield document
 
 
+def _read_irds(source: _Source, skipped: SkipReport | None) -> Iterator[Document]:
+    yield from irds.documents(source.name, skipped)
+
+
 def _file_id(source: _Source) -> str:
     try:
         source.name.encode()
@@ -233,10 +244,11 @@ def _file_id(source: _Source) -> str:
     return source.name
 
 
-_READERS: dict[CorpusFormat, Callable[[_Source, SkipReport | None], Iterator[Document]]] = {
+_READERS: dict[str, Callable[[_Source, SkipReport | None], Iterator[Document]]] = {
     "jsonl": _read_jsonl,
     "csv": _read_csv,
     "tsv": _read_tsv,
     "trec": _read_trec,
     "text": _read_text,
+    "irds": _read_irds,
 }

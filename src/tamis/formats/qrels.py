@@ -7,6 +7,7 @@ from typing import Literal
 
 from tamis.errors import InputError
 from tamis.files import PathLike, atomic_write
+from tamis.formats import irds
 from tamis.formats.lines import SkipReport, check_column, located, read_lines, skip_or_raise, split_columns
 
 Qrels = dict[str, dict[str, int]]
@@ -21,13 +22,15 @@ def read_qrels(path: PathLike, *, skipped: SkipReport | None = None) -> Qrels:
     """Judgments from TREC's `qid iteration docid grade`, or BEIR's tab-separated `qid docid grade`.
 
     The first line tells which, and may be BEIR's header. A judgment may be repeated, but not with another
-    grade.
+    grade. `irds:NAME` are the judgments of a dataset of ir_datasets.
 
     >>> file = getfixture("tmp_path") / "qrels.txt"
     >>> _ = file.write_text("q1 0 d1 2\\nq1 0 d2 0\\n")
     >>> read_qrels(file)
     {'q1': {'d1': 2, 'd2': 0}}
     """
+    if (name := irds.dataset_name(path)) is not None:
+        return irds.judgments(name, skipped)
     qrels: Qrels = {}
     format: QrelsFormat | None = None
     for number, line in read_lines(path, skipped=skipped):

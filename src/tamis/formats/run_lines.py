@@ -123,6 +123,13 @@ def _complaint(raw: bytes, width: int, path: PathLike, number: int) -> InputErro
     except UnicodeDecodeError as error:
         return not_utf8(error, path=path, line=number)
     fields = [value.decode() for value in raw.split()]
+    if len(fields) != width and raw.count(b"\t") == 3:
+        return InputError(
+            "candidates with their texts",
+            remedy="leave them without --corpus and --queries (tamis rerank)",
+            path=os.fspath(path),
+            line=number,
+        )
     if len(fields) != width:
         problem = f"{len(fields)} columns where a run has {width}"
     elif width == 3:

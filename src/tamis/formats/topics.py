@@ -12,6 +12,7 @@ from typing import Literal, get_args
 from tamis.documents import Query
 from tamis.errors import InputError
 from tamis.files import COMPRESSED_SUFFIXES, PathLike
+from tamis.formats import irds
 from tamis.formats.json_lines import first_present, parse_object, to_id, to_text
 from tamis.formats.lines import SkipReport, located, read_lines, skip_or_raise
 from tamis.text.topics import TopicField, represented
@@ -52,7 +53,8 @@ def read_queries(
       labels ("Number:", "Topic:", "Description:", "Narrative:") are dropped and line breaks become spaces.
 
     `field` is the part of a topic that is the query, as it is or shortened (see `tamis.text.topics`); all
-    parts are kept in `Query.fields`. Ids must differ.
+    parts are kept in `Query.fields`. Ids must differ. `irds:NAME` are the queries of a dataset of
+    ir_datasets.
 
     >>> file = getfixture("tmp_path") / "topics.txt"
     >>> _ = file.write_text('''<top>
@@ -68,6 +70,8 @@ def read_queries(
     for value, known in ((field, get_args(TopicField)), (format or "trec", get_args(QueryFormat))):
         if value not in known:
             raise InputError(f"no field or format {value!r}", remedy=f"use one of {', '.join(known)}")
+    if (name := irds.dataset_name(path)) is not None:
+        return irds.queries(name, field, skipped)
     lines = list(read_lines(path, skipped=skipped))
     queries: dict[str, Query] = {}
     format = format or _guess_format(path, lines)

@@ -1,0 +1,90 @@
+"""Candidates with their texts: the `qid pid query passage` of MS MARCO's top1000 files."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from tamis.documents import Document, Query
+from tamis.errors import InputError
+from tamis.files import PathLike
+from tamis.formats.lines import SkipReport, check_column, located, read_lines, skip_or_raise, split_columns
+
+_WIDTH = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Queries, the ids of each one's candidates, ascending, and the candidates' texts, each held once."""
+
+    queries: dict[str, Query]
+    ids: dict[str, tuple[str, ...]]
+    documents: dict[str, Document]
+
+
+def read_candidates(path: PathLike, *, skipped: SkipReport | None = None) -> Candidates:
+    """The candidates of a file whose lines are `qid docid query text`, separated by tabs.
+
+    The lines may come in any order, and that order says nothing: MS MARCO's is not that of a ranking. The
+    same id must have the same text wherever it comes.
+
+    >>> file = getfixture("tmp_path") / "top1000.dev.tsv"
+    >>> _ = file.write_text("q1\\td7\\twhich sieve\\tA tamis.\\nq1\\td3\\twhich sieve\\tA drum.\\n")
+    >>> found = read_candidates(file)
+    >>> found.ids, found.documents["d7"].text
+    ({'q1': ('d3', 'd7')}, 'A tamis.')
+    """
+    found = Candidates({}, {}, {})
+    ids: dict[str, set[str]] = {}
+    begun = False
+    for number, line in read_lines(path, skipped=skipped):
+        if not begun:
+            _refuse_run(line, path, number)
+            begun = True
+        try:
+            query, document = _parse(line, found)
+            if document.id in ids.get(query.id, ()):
+                problem = f"the document {document.id!r} comes twice for {query.id!r}"
+                raise InputError(problem, remedy="keep one of them")
+        except InputError as error:
+            skip_or_raise(located(error, path, number), skipped)
+        else:
+            found.queries[query.id], found.documents[document.id] = query, document
+            ids.setdefault(query.id, set()).add(document.id)
+    found.ids.update((qid, tuple(sorted(some))) for qid, some in ids.items())
+    return found
+
+
+def _parse(line: str, found: Candidates) -> tuple[Query, Document]:
+    """The query and the document of a line: those that are found already, since a passage may come for a
+    hundred queries and its text is to be held once."""
+    cells = line.split("\t")
+    if len(cells) != _WIDTH:
+        problem = f"{len(cells)} tab-separated columns where candidates have {_WIDTH}"
+        raise InputError(problem, remedy="write qid, docid, query and text, with tabs only between them")
+    qid, docid, asked, text = cells
+    asked = asked.strip()
+    query, document = found.queries.get(qid), found.documents.get(docid)
+    if query is None:
+        check_column(qid, "query id")
+        query = Query(qid, asked)
+    elif query.text != asked:
+        raise InputError(f"the query {qid!r} has another text above", remedy="give every query its own id")
+    if document is None:
+        check_column(docid, "document id")
+        document = Document(docid, text)
+    elif document.text != text:
+        raise InputError(
+            f"the document {docid!r} has another text above", remedy="give every text its own id"
+        )
+    return query, document
+
+
+def _refuse_run(first_line: str, path: PathLike, number: int) -> None:
+    if len(first_line.split("\t")) != _WIDTH and len(split_columns(first_line)) in (3, 6):
+        raise InputError(
+            "a run, which has no texts",
+            remedy="give the corpus and the queries too (--corpus, --queries)",
+            path=os.fspath(path),
+            line=number,
+        )

@@ -1,0 +1,224 @@
+"""The collections of ir_datasets by their names: `irds:beir/scifact/test` wherever a file is expected.
+
+ir_datasets (MacAvaney et al. 2021, https://ir-datasets.com) fetches what it does not have yet into a folder
+of its own; that, its progress and the terms of use that it shows are its business. Here its records become
+ours:
+
+- documents: the text is what ir_datasets takes for it (`default_text()`, which is more than one field of
+  some), or else `text` or `body`; `title`, where there is one, is kept apart; other fields that are strings
+  are metadata.
+- queries: the text is `default_text()`, or else `text`, `title` or `query`; the parts of a topic are `title`
+  (or `text` or `query`), `description` and `narrative`. Line breaks become spaces.
+- judgments: `relevance`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import PurePath
+from typing import Any, Literal
+
+from tamis.documents import Document, Query
+from tamis.errors import InputError, MissingDependencyError, TamisError
+from tamis.files import PathLike
+from tamis.formats.lines import SkipReport, skip_or_raise
+from tamis.text.topics import TopicField, represented
+
+Part = Literal["docs", "queries", "qrels"]
+
+PREFIX = "irds:"
+
+# What is the text, or the text with its markup: it is stored once.
+_TEXTS = {"text", "body", "abstract", "headings", "headline", "extra_text", "source_text"}
+_TEXTS |= {"marked_up_doc", "marked_up_text", "html", "source_xml"}
+_TOPIC_PARTS = {
+    "title": ("title", "text", "query"),
+    "desc": ("description", "desc"),
+    "narr": ("narrative", "narr"),
+}
+_LONGEST = 200  # characters of another library's complaint, in an error of one line
+_INSTALL = "pip install 'tamis[irds]'"
+
+
+def dataset_name(path: PathLike) -> str | None:
+    """The name of a dataset, where that is given instead of a file.
+
+    >>> dataset_name("irds:beir/scifact/test"), dataset_name("corpus.jsonl"), dataset_name("./irds:mine.tsv")
+    ('beir/scifact/test', None, None)
+    """
+    text = path.as_posix() if isinstance(path, PurePath) else os.fspath(path)
+    return text.removeprefix(PREFIX) if text.startswith(PREFIX) else None
+
+
+def dataset_with(name: str, part: Part) -> Any:
+    """The dataset of that name, if it has such a part, and for documents if they have a text."""
+    with _one_line(name):
+        package = _package(name)
+        try:
+            dataset = package.load(name)
+        except KeyError:
+            near = get_close_matches(name, package.registry, 1)
+            remedy = f"use {PREFIX}{near[0]}" if near else "see `ir_datasets list`"
+            raise _error(name, "ir_datasets has no such dataset", remedy) from None
+        if not dataset.has(part):
+            beneath = (each for each in package.registry if each.startswith(f"{name}/"))
+            other = next((each for each in beneath if package.load(each).has(part)), None)
+            remedy = f"use {PREFIX}{other}" if other else "see `ir_datasets list`"
+            raise _error(name, f"it has no {part}", remedy)
+        if part == "docs" and not _has_text(kind := dataset.docs_cls()):
+            raise _error(
+                name,
+                f"its documents have no text, but {', '.join(kind._fields)}",
+                f"write them by `ir_datasets export {name} docs --format jsonl`, and give each a text",
+            )
+        return dataset
+
+
+def documents(name: str, skipped: SkipReport | None = None) -> Iterator[Document]:
+    """The documents of a dataset, one at a time."""
+    dataset = dataset_with(name, "docs")
+    with _one_line(name):
+        for record in dataset.docs_iter():
+            document = to_document(record)
+            if document.id:
+                yield document
+            else:
+                skip_or_raise(_error(name, "a document without an id", "report it to ir_datasets"), skipped)
+
+
+def queries(name: str, field: TopicField = "title", skipped: SkipReport | None = None) -> list[Query]:
+    """The queries of a dataset."""
+    dataset = dataset_with(name, "queries")
+    found: dict[str, Query] = {}
+    with _one_line(name):
+        for record in dataset.queries_iter():
+            try:
+                query = to_query(record, field)
+                if query.id in found:
+                    raise _error(name, f"the query id {query.id!r} comes twice", "use another dataset")
+            except InputError as error:
+                skip_or_raise(error if error.path else _in_query(error, name, record.query_id), skipped)
+            else:
+                found[query.id] = query
+    return list(found.values())
+
+
+def judgments(name: str, skipped: SkipReport | None = None) -> dict[str, dict[str, int]]:
+    """The judgments of a dataset: `found[qid][docid]`."""
+    dataset = dataset_with(name, "qrels")
+    found: dict[str, dict[str, int]] = {}
+    with _one_line(name):
+        for record in dataset.qrels_iter():
+            qid, docid, grade = str(record.query_id), str(record.doc_id), int(record.relevance)
+            judged = found.setdefault(qid, {})
+            if judged.setdefault(docid, grade) != grade:  # as those of a topic's aspects, or of passages
+                problem = f"{docid!r} is judged {grade} for {qid!r}, and {judged[docid]} above"
+                remedy = f"write them by `ir_datasets export {name} qrels`, and keep one of each"
+                skip_or_raise(_error(name, problem, remedy), skipped)
+    return found
+
+
+def to_document(record: Any) -> Document:
+    """One of our documents of one of theirs, which are named tuples.
+
+    >>> from collections import namedtuple
+    >>> to_document(namedtuple("Doc", "doc_id title text url size")("d1", "Tamis", "A sieve.", "http://a", 3))
+    Document(id='d1', text='A sieve.', title='Tamis', metadata={'url': 'http://a'})
+    """
+    title = _first(record, ("title",))
+    if hasattr(record, "default_text"):
+        text = record.default_text() or ""
+        # most put the title before the text: what is searched is then the same, and the title can be shown
+        if text.startswith(title) and not (rest := text[len(title) :])[:1].strip():
+            text = rest.lstrip()
+    else:
+        text = _first(record, ("text", "body"))
+    values = zip(record._fields, record, strict=True)
+    metadata = {
+        key: value
+        for key, value in values
+        if isinstance(value, str) and value and key not in _TEXTS and key not in ("doc_id", "title")
+    }
+    return Document(str(record.doc_id), text, title, metadata)
+
+
+def to_query(record: Any, field: TopicField = "title") -> Query:
+    """One of our queries of one of theirs.
+
+    >>> from collections import namedtuple
+    >>> topic = namedtuple("Topic", "query_id title description")("336", "bears", "Do bears\\nattack?")
+    >>> to_query(topic, "desc")
+    Query(id='336', text='Do bears attack?', fields={'title': 'bears', 'desc': 'Do bears attack?'})
+    """
+    parts = {part: _flat(_first(record, names)) for part, names in _TOPIC_PARTS.items()}
+    fields = {part: text for part, text in parts.items() if text}
+    text = ""
+    if field == "title" and hasattr(record, "default_text"):
+        text = _flat(record.default_text() or "")
+    return Query(str(record.query_id), text or represented(fields, field), fields)
+
+
+def _has_text(kind: Any) -> bool:
+    return hasattr(kind, "default_text") or any(name in kind._fields for name in ("text", "body"))
+
+
+def _first(record: Any, names: Sequence[str]) -> str:
+    """The first of these fields that is a string with something in it."""
+    found = (getattr(record, name, None) for name in names)
+    return next((value for value in found if isinstance(value, str) and value), "")
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _package(name: str) -> Any:
+    if find_spec("ir_datasets") is None:
+        raise MissingDependencyError(
+            f"{PREFIX}{name} needs ir_datasets, which is not installed", remedy=_INSTALL
+        )
+    return import_module("ir_datasets")
+
+
+def _error(name: str, problem: str, remedy: str) -> InputError:
+    return InputError(problem, remedy=remedy, path=f"{PREFIX}{name}")
+
+
+def _in_query(error: InputError, name: str, query_id: str) -> InputError:
+    return _error(name, f"query {query_id!r}: {error.problem}", error.remedy)
+
+
+@contextmanager
+def _one_line(name: str) -> Iterator[None]:
+    """Turn whatever ir_datasets raises into one of our errors: it has none of its own, but lets through what
+    a download, an archive or a parser raises."""
+    try:
+        yield
+    except TamisError:
+        raise
+    except ImportError as error:  # it says which package a dataset needs, and how to install that
+        problem, _, remedy = _flat(str(error)).partition(". ")
+        raise MissingDependencyError(f"{PREFIX}{name}: {problem}", remedy=remedy or _INSTALL) from error
+    except FileNotFoundError as error:
+        page = f"https://ir-datasets.com/{name.partition('/')[0]}.html"
+        problem = f"{error.filename or error} is not there"
+        remedy = f"its owners hand it out on request: {page} says how, and where to put it"
+        raise _error(name, problem, remedy) from error
+    except Exception as error:
+        first = _first_of(error) if isinstance(error, OSError) else error
+        said = f"{type(first).__name__}: {_flat(str(first))[:_LONGEST]}"
+        home = import_module("ir_datasets").util.home_path()
+        remedy = f"check the network, or copy {home} from a machine that has read it"
+        raise _error(name, f"cannot be fetched or read ({said})", remedy) from error
+
+
+def _first_of(error: BaseException) -> BaseException:
+    """What the network said, beneath what three libraries say of it."""
+    while inner := error.__cause__ or error.__context__:
+        error = inner
+    return error
