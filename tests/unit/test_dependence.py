@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tamis import Document, Index
+from tamis import Document, Index, Query
 from tamis.errors import InputError, TamisError
 from tamis.ranking import ScoreKind
 from tamis.retrieve.dependence import SDM, Dependence, count_ordered, count_unordered
@@ -37,6 +38,8 @@ def test_unordered_is_within_the_window_on_either_side() -> None:
     # each place of the first term counts once, however many of the second are near
     assert count_unordered(places(3, 4), places(2, 5, 6), 8).tolist() == [3, 4]
     assert count_unordered(places(SECOND), places(7), 8).tolist() == []
+    # a term beside itself: a place is not its own neighbour
+    assert count_unordered(places(3, 4, 30), places(3, 4, 30), 8).tolist() == [3, 4]
 
 
 @pytest.fixture(scope="module")
@@ -54,21 +57,41 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
 
 def test_features_and_score(index: Index) -> None:
     """Ten tokens. With mu = 10, mu P is 3 for a, 2 for b, 1 for the ordered "a b" (in d1) and 2 for the
-    unordered (in d1 and d2). Each term weighs half of 0.85, the bigrams 0.10 and 0.05."""
+    unordered (in d1 and d2)."""
     found = SDM(index, Dependence(mu=10.0))("a b")
     assert found.ids == ("d1", "d2", "d3")
     assert found.scores.tolist() == pytest.approx(
         [
-            # 0.425 log(4/13) + 0.425 log(3/13) + 0.1 log(2/13) + 0.05 log(3/13)
-            -0.500928 - 0.623193 - 0.187180 - 0.073317,
+            # 0.85 log(4/13) + 0.85 log(3/13) + 0.1 log(2/13) + 0.05 log(3/13)
+            -1.001857 - 1.246387 - 0.187180 - 0.073317,
             # in d2 b comes before a: 0.1 log(1/13)
-            -0.500928 - 0.623193 - 0.256495 - 0.073317,
-            # 0.425 log(4/11) + 0.425 log(2/11) + 0.1 log(1/11) + 0.05 log(2/11)
-            -0.429930 - 0.724518 - 0.239790 - 0.085237,
+            -1.001857 - 1.246387 - 0.256495 - 0.073317,
+            # 0.85 log(4/11) + 0.85 log(2/11) + 0.1 log(1/11) + 0.05 log(2/11)
+            -0.859861 - 1.449036 - 0.239790 - 0.085237,
         ],
         abs=2e-6,
     )
     assert found.kind is ScoreKind.RETRIEVAL
+
+
+def test_each_class_is_a_sum_however_many_terms_there_are(index: Index) -> None:
+    """Three terms, two bigrams. mu P is 3, 2 and 5 for a, b and c; of the ordered 1 for "a b" (in d1) and 2
+    for "b c" (in d1 and d2); of the unordered 2 for each (in d1 and d2)."""
+    found = SDM(index, Dependence(mu=10.0))("a b c")
+    assert found.ids == ("d1", "d2", "d3", "d4")
+    assert found.scores.tolist() == pytest.approx(
+        [
+            # 0.85 log(4/13 3/13 6/13) + 0.1 log(2/13 3/13) + 0.05 log(3/13 3/13)
+            -2.905455 - 0.333814 - 0.146634,
+            # 0.1 log(1/13 3/13)
+            -2.905455 - 0.403129 - 0.146634,
+            # 0.85 log(4/11 2/11 5/11) + 0.1 log(1/11 2/11) + 0.05 log(2/11 2/11)
+            -2.979085 - 0.410264 - 0.170475,
+            # 0.85 log(3/13 2/13 8/13) + 0.1 log(1/13 2/13) + 0.05 log(2/13 2/13)
+            -3.250100 - 0.443675 - 0.187180,
+        ],
+        abs=3e-6,
+    )
 
 
 def test_one_term_has_no_bigrams(index: Index) -> None:
@@ -78,18 +101,27 @@ def test_one_term_has_no_bigrams(index: Index) -> None:
     assert found.scores.tolist() == pytest.approx([-0.8598612, -1.0018575, -1.0018575], rel=1e-5)
 
 
-def test_repeated_terms_weigh_more_and_make_no_bigram(index: Index) -> None:
-    # of d3 0.6 log(4/11) + 0.3 log(2/11), of d1 and d2 0.6 log(4/13) + 0.3 log(3/13)
+def test_a_repeated_term_counts_as_often(index: Index) -> None:
+    # of d3 0.9 log(4/11 4/11 2/11), of d1 and d2 0.9 log(4/13 4/13 3/13)
     found = SDM(index, Dependence(terms=0.9, ordered=0.0, unordered=0.0, mu=10.0))("a a b")
     assert found.ids == ("d3", "d1", "d2")
-    assert found.scores.tolist() == pytest.approx([-1.1183850, -1.1470941, -1.1470941], rel=1e-6)
-    assert SDM(index)("a a").scores.tolist() == pytest.approx(SDM(index)("a").scores.tolist())
+    assert found.scores.tolist() == pytest.approx([-3.3551549, -3.4412824, -3.4412824], rel=1e-6)
+
+
+def test_a_term_beside_itself_is_a_bigram_too(index: Index) -> None:
+    """Only d4, "c c c", has two of them: 2 ordered pairs, and 3 places with another in the window. One place
+    does not make a pair with itself."""
+    found = SDM(index, Dependence(mu=10.0))("c c")
+    assert found.ids == ("d4", "d1", "d2")
+    # 1.7 log(8/13) + 0.1 log(4/13) + 0.05 log(6/13), and 1.7 log(6/13) + 0.1 log(2/13) + 0.05 log(3/13)
+    assert found.scores.tolist() == pytest.approx([-0.9818883, -1.5749199, -1.5749199], rel=1e-6)
+    # nowhere is a beside a: it is no feature
+    assert SDM(index)("a a").scores.tolist() == pytest.approx((2 * SDM(index)("a").scores).tolist())
 
 
 def test_unknown_terms_and_empty_queries(index: Index) -> None:
-    # an unknown term is no feature of its own, but its share of the weight is gone
-    found = SDM(index, Dependence(mu=10.0))("a zebra")
-    assert found.scores.tolist() == pytest.approx([-0.8598612 / 2, -1.0018575 / 2, -1.0018575 / 2], rel=1e-5)
+    # an unknown term, and a bigram with it, is no feature
+    assert SDM(index)("a zebra") == replace(SDM(index)("a"), query=Query("0", "a zebra"))
     assert len(SDM(index)("zebra")) == 0
     assert len(SDM(index)("")) == 0
 

@@ -1,10 +1,18 @@
 """The sequential dependence model (Metzler & Croft 2005): terms, ordered bigrams, and bigrams in a window,
-each a Dirichlet-smoothed log-probability. Needs an index with positions."""
+each a Dirichlet-smoothed log-probability f. Needs an index with positions.
+
+    score = terms * sum of f(term) + ordered * sum of f(bigram) + unordered * sum of f(bigram in the window)
+
+The sums are not divided by how many terms and bigrams there are: so it is in the paper and in Anserini, while
+Indri's #combine takes means. Every two adjacent tokens of the query are a bigram, equal ones too, as in both;
+in a document it takes two places, where theirs let one place stand for both in a window. A term or bigram
+that is nowhere in the collection counts for nothing.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -50,7 +58,8 @@ def count_ordered(left: Array, right: Array) -> Array:
 
 
 def count_unordered(left: Array, right: Array, window: int) -> Array:
-    """The places of `left` with a `right` on either side so near that both fit into the window.
+    """The places of `left` with a `right` on either side so near that both fit into the window. Where both
+    are one term, a place needs another.
 
     >>> count_unordered(np.array([3, 90]), np.array([1, 4, 60]), 8).tolist()
     [3]
@@ -63,12 +72,15 @@ def count_unordered(left: Array, right: Array, window: int) -> Array:
 
 
 class SDM(Stage):
-    """Scores every document that holds a query term."""
+    """Scores every document that holds a query term; `only` restricts the search to some ids."""
 
-    def __init__(self, index: Index, parameters: Dependence | None = None) -> None:
+    def __init__(
+        self, index: Index, parameters: Dependence | None = None, *, only: Iterable[str] | None = None
+    ) -> None:
         if not index.manifest.positions:
             raise TamisError("sdm needs positions", remedy="build the index with positions (--positions)")
         self.index, self.parameters = index, parameters or Dependence()
+        self.only = None if only is None else tuple(only)
 
     @property
     def expression(self) -> Call:
@@ -76,7 +88,7 @@ class SDM(Stage):
 
     @property
     def resources(self) -> str:
-        return self.index.fingerprint
+        return f"{self.index.fingerprint} only={self.only}"
 
     def attach(self, ranking: Ranking) -> Ranking:
         return replace(ranking, texts=self.index, origin=self)
@@ -87,18 +99,15 @@ class SDM(Stage):
     def _search(self, ranking: Ranking, k: int) -> Ranking:
         p = self.parameters
         tokens = self.index.analyzer.tokens(ranking.query.text)
-        # adjacent query tokens; a repeated token is no pair
-        bigrams = [(a, b) for a, b in itertools.pairwise(tokens) if a != b]
-        features: list[
-            tuple[float, list[Array]]
-        ] = []  # weight, and the places of its matches in each segment
+        # a weight, and the places of a feature's matches in each segment
+        features: list[tuple[float, list[Array]]] = []
         for token in tokens:
-            features.append((p.terms / len(tokens), [_places(s, token) for s in self.index.segments]))
-        for a, b in bigrams:
+            features.append((p.terms, [_places(s, token) for s in self.index.segments]))
+        for a, b in itertools.pairwise(tokens):
             both = [(_places(s, a), _places(s, b)) for s in self.index.segments]
-            features.append((p.ordered / len(bigrams), [count_ordered(x, y) for x, y in both]))
+            features.append((p.ordered, [count_ordered(x, y) for x, y in both]))
             unordered = [count_unordered(x, y, p.window) if len(x) and len(y) else x[:0] for x, y in both]
-            features.append((p.unordered / len(bigrams), unordered))
+            features.append((p.unordered, unordered))
         features = [(weight, places) for weight, places in features if weight and sum(map(len, places))]
         ids: list[str] = []
         parts: list[Array] = []
@@ -130,6 +139,11 @@ class SDM(Stage):
             tf = np.bincount(places[number] >> 32, minlength=len(segment))
             scores += weight * np.log((tf + mu * background) / (segment.lengths + mu))
             matched |= tf > 0
+        if self.only is not None:
+            numbers = segment.store.numbers(self.only)
+            allowed = np.zeros(len(segment), dtype=bool)
+            allowed[numbers[numbers >= 0]] = True
+            matched &= allowed
         found = np.flatnonzero(matched)
         return found, scores[found].astype(np.float32)
 

@@ -1,0 +1,140 @@
+"""What a learned linear model looks at: numbers for each candidate of a query.
+
+A feature is a stage, whose score it is, or one of these:
+
+- `score`: the score that the candidate comes with;
+- `length`: the document's, in tokens;
+- `matched`: how many of the query's terms it holds;
+- `idf`: the sum of their idf (Lucene's).
+
+What is the same for all candidates of a query, such as the query's length, cannot change their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import numpy as np
+
+from tamis.columns import Array
+from tamis.errors import TamisError, UnknownDocumentError
+from tamis.rank.combine import Interpolation, normalised
+from tamis.ranking import Ranking, ScoreKind
+from tamis.retrieve.dependence import SDM
+from tamis.retrieve.index import Index
+from tamis.retrieve.retriever import Retriever
+from tamis.retrieve.score import lucene_idf
+from tamis.stage import Kept, Stage
+
+Named = Literal["score", "length", "idf", "matched"]
+NAMED: tuple[Named, ...] = get_args(Named)
+LEXICAL: tuple[Named, ...] = ("length", "idf", "matched")  # which take an index
+
+Feature = Named | Stage
+
+
+def columns(
+    rankings: Sequence[Ranking], features: Sequence[Feature], index: Index | None, how: Interpolation
+) -> list[list[Array]]:
+    """For each ranking the columns of the features, normalised within the query's list.
+
+    >>> from tamis.documents import Query
+    >>> ranking = Ranking(Query("q", ""), ("a", "b"), np.array([7.0, 4.0]), ScoreKind.RETRIEVAL)
+    >>> [column.tolist() for column in columns([ranking], ["score"], None, "minmax")[0]]
+    [[1.0, 0.0]]
+    """
+    for ranking in rankings:
+        if ranking.kind is ScoreKind.NONE:
+            raise TamisError(
+                f"ltr has no candidates to order for query {ranking.query.id!r}",
+                remedy="put a stage that finds them before it, as in `bm25 % 1000 >> ltr(...)`",
+            )
+    made: dict[Feature, Sequence[Array]] = {"score": [ranking.scores for ranking in rankings]}
+    if index is not None and any(feature in LEXICAL for feature in features):
+        known = [lexical(ranking, index) for ranking in rankings]
+        made |= {name: [each[name] for each in known] for name in LEXICAL}
+    made |= {each: stage_scores(each, rankings) for each in features if isinstance(each, Stage)}
+    return [
+        [normalised(made[feature][number], how) for feature in features] for number in range(len(rankings))
+    ]
+
+
+def weighted(features: Sequence[Array], weights: Sequence[float] | Array) -> Array:
+    """The sum of the features by their weights. Column by column: training and ranking must round alike, or
+    equal scores would be broken otherwise.
+
+    >>> weighted([np.array([1.0, 0.0]), np.array([0.0, 4.0])], [0.5, 0.25]).tolist()
+    [0.5, 1.0]
+    """
+    total = np.zeros(len(features[0]))
+    for weight, column in zip(weights, features, strict=True):
+        total += weight * column
+    return total
+
+
+def stage_scores(stage: Stage, rankings: Sequence[Ranking]) -> list[Array]:
+    """What a stage thinks of the candidates. A model of the first stage scores them as it does what it finds
+    itself, however far down that would be. A candidate that a stage does not return has its lowest score, or
+    0 if that is above."""
+    inner = stage.stage if isinstance(stage, Kept) else stage
+    found: Sequence[Ranking]
+    if isinstance(inner, Retriever):
+        found = [
+            Retriever(inner.index, inner.model, only=tuple(each.ids), backend=inner.backend).apply(
+                [each], len(each)
+            )[0]
+            for each in rankings
+        ]
+    elif isinstance(inner, SDM):
+        found = [
+            SDM(inner.index, inner.parameters, only=each.ids).apply([each], len(each))[0] for each in rankings
+        ]
+    else:
+        found = stage.apply(rankings)
+    return [_aligned(old, new) for old, new in zip(rankings, found, strict=True)]
+
+
+def lexical(ranking: Ranking, index: Index) -> dict[Named, Array]:
+    """The features that an index knows of the candidates.
+
+    >>> import tempfile
+    >>> from tamis.documents import Document, Query
+    >>> documents = [Document("d1", "flour and a sieve"), Document("d2", "sieve, sieve")]
+    >>> index = Index.build(documents, tempfile.mkdtemp() + "/idx", analyzer="plain")
+    >>> found = Ranking(Query("q", "sieve for flour"), ("d2", "d1"), np.array([2.0, 1.0]))
+    >>> {name: column.round(3).tolist() for name, column in lexical(found, index).items()}
+    {'length': [2.0, 4.0], 'idf': [0.182, 0.875], 'matched': [1.0, 2.0]}
+    """
+    made: dict[Named, Array] = {name: np.zeros(len(ranking)) for name in LEXICAL}
+    known = np.zeros(len(ranking), dtype=bool)
+    terms, documents = index.weights(ranking.query.text), index.collection.documents
+    idf = {term: lucene_idf(np.array([index.df(term)]), documents) for term in terms}
+    for segment in index.segments:
+        numbers = segment.store.numbers(list(ranking.ids))
+        here = numbers >= 0
+        if segment.deleted is not None:
+            here &= ~segment.deleted[numbers]
+        rows = np.flatnonzero(here)
+        own = numbers[rows]
+        known |= here
+        made["length"][rows] = segment.lengths[own]
+        for term, value in idf.items():
+            if (entry := segment.term(term)) is not None:
+                holding, _ = segment.decode(entry)
+                at = np.minimum(np.searchsorted(holding, own), len(holding) - 1)
+                rows_with = rows[holding[at] == own]
+                made["matched"][rows_with] += 1
+                made["idf"][rows_with] += value
+    if not known.all():
+        missing = ranking.ids[int(np.argmin(known))]
+        raise UnknownDocumentError(
+            f"the index holds no document {missing!r}", remedy="take the candidates from this index"
+        )
+    return made
+
+
+def _aligned(old: Ranking, new: Ranking) -> Array:
+    scores = dict(zip(new.ids, new.scores.astype(np.float64).tolist(), strict=True))
+    lowest = min((0.0, *scores.values()))
+    return np.array([scores.get(identity, lowest) for identity in old.ids], dtype=np.float64)
