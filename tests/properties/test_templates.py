@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tamis.models.templates import Form, Inputs, Special, Tokenised, duo, listwise, mono
+from tamis.models.templates import Form, Inputs, Special, Tokenised, duo, mono
 
 TOKENS = st.lists(st.integers(10, 60_000), max_size=40)
 TEXTS = st.lists(TOKENS, max_size=8)
@@ -60,35 +58,29 @@ def test_mono_is_the_plain_concatenation_of_beginnings(
     assert truncation.texts_cut == sum(len(text) > budget for text in texts)
 
 
-@pytest.mark.parametrize("template", [duo, listwise])
 @settings(deadline=None, max_examples=60)
 @given(query=TOKENS, texts=st.lists(TOKENS, min_size=1, max_size=6), special=SPECIALS, data=st.data())
-def test_inputs_of_several_texts(
-    template: Any, query: list[int], texts: list[list[int]], special: Special, data: st.DataObject
+def test_inputs_of_two_texts(
+    query: list[int], texts: list[list[int]], special: Special, data: st.DataObject
 ) -> None:
-    count = 2 if template is duo else data.draw(st.integers(1, 4))
     number = st.integers(0, len(texts) - 1)
-    groups = data.draw(st.lists(st.lists(number, min_size=count, max_size=count), max_size=10))
+    pairs = data.draw(st.lists(st.tuples(number, number), max_size=10))
     total_limit = data.draw(st.integers(16, 80))
-    array = np.array(groups, dtype=np.int64).reshape(-1, count)
-    inputs, truncation = template(query, Tokenised.of(texts), array, special, total_limit=total_limit)
+    array = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    inputs, truncation = duo(query, Tokenised.of(texts), array, special, total_limit=total_limit)
 
     between = [2] * (1 + special.double_separator)
-    room = total_limit - 2 - count * len(between)
-    query_budget = min(62, room // (count + 1))
-    budget = (room - query_budget) // count
+    room = total_limit - 2 - 2 * len(between)
+    query_budget = min(62, room // 3)
+    budget = (room - query_budget) // 2
     expected = []
-    for group in groups:
-        ids = [1, *query[:query_budget], *between]
-        segments = [0] * len(ids)
-        for place, text in enumerate(group, start=1):
-            part = texts[text][:budget] + (between if place < count else [2])
-            ids += part
-            segments += [place if template is duo else 1] * len(part)
-        expected.append((ids, segments))
+    for first, second in pairs:
+        asked = [1, *query[:query_budget], *between]
+        one, two = texts[first][:budget] + between, [*texts[second][:budget], 2]
+        expected.append(([*asked, *one, *two], [0] * len(asked) + [1] * len(one) + [2] * len(two)))
     assert rows(inputs) == expected
     assert inputs.lengths.max(initial=0) <= total_limit
-    used = {text for group in groups for text in group}
+    used = {text for pair in pairs for text in pair}
     assert truncation.texts == len(used)
     assert truncation.text_tokens_lost == sum(max(0, len(texts[text]) - budget) for text in used)
 

@@ -17,7 +17,6 @@ from tamis.models.templates import (
     Truncation,
     ablated,
     duo,
-    listwise,
     mono,
 )
 
@@ -221,23 +220,6 @@ def test_duo_needs_three_segments() -> None:
 def test_duo_of_no_pairs() -> None:
     inputs, truncation = duo(QUERY, TEXTS, np.zeros((0, 2), np.int64), BERT)
     assert (len(inputs), truncation.texts) == (0, 0)
-
-
-def test_listwise() -> None:
-    inputs, _ = listwise(QUERY, TEXTS, np.array([[1, 0, 2], [2, 1, 0]]), BERT)
-    assert rows(inputs) == [
-        ([CLS, 7, 8, SEP, 21, SEP, 11, 12, 13, SEP, SEP], [0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1]),
-        ([CLS, 7, 8, SEP, SEP, 21, SEP, 11, 12, 13, SEP], [0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1]),
-    ]
-    one_segment, _ = listwise(QUERY, TEXTS, np.array([[1, 0]]), BERT, segment_types=1)
-    assert not one_segment.segments.any()
-
-
-def test_listwise_budgets_are_equal() -> None:
-    """Five texts: (512 - 6 - 62) // 5 = 88 tokens each."""
-    inputs, truncation = listwise([7], of_length(*[100] * 5), np.arange(5)[None], BERT)
-    assert inputs.lengths.tolist() == [3 + 5 * 89]
-    assert truncation.text_tokens_lost == 5 * 12
 
 
 # -- several queries

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from tamis.cli.arguments import ArgumentParser, json_argument
-from tamis.cli.console import LOG_EVERY, duration, note, print_json, progress, warn
+from tamis.cli.console import LOG_EVERY, counted, duration, note, print_json, progress, warn
 from tamis.errors import InputError, MissingDependencyError
 from tamis.infer.runtime import Device
 from tamis.train.watch import Watch
 
 if TYPE_CHECKING:
     from tamis.train.fit import Result
+    from tamis.train.folds import FoldsResult
 
 
 def training_arguments(parser: ArgumentParser) -> None:
@@ -67,13 +68,37 @@ def say(result: Result, out: Path, measure: str, json: bool) -> None:
     """What came of it."""
     from tamis.train.state import read_log
 
-    if os.environ.get("RANK", "0") != "0":  # of several processes, the first one says it
+    if not _first():
         return
     if json:
         print_json({**asdict(result), "model": str(result.model), "log": read_log(out)})
+    else:
+        sys.stdout.write(_line(result, measure))
+
+
+def say_folds(result: FoldsResult, measure: str, json: bool) -> None:
+    """What came of each fold, and of all."""
+    if not _first():
         return
+    if json:
+        folds = [{**asdict(fold), "model": str(fold.model)} for fold in result.folds]
+        print_json({**asdict(result), "run": str(result.run), "folds": folds})
+        return
+    for fold in result.folds:
+        sys.stdout.write(_line(fold, measure))
+    what = f"{counted(result.queries, 'query', 'queries')} of {counted(len(result.folds), 'test fold')}"
+    sys.stdout.write(f"{result.run}: {what}\n")
+
+
+def _line(result: Result, measure: str) -> str:
     best = f"; {measure} {result.best:.4f} at step {result.best_step:,}" if result.best is not None else ""
-    sys.stdout.write(f"{result.model}: {result.steps:,} steps in {duration(result.seconds)}{best}\n")
+    early = ", stopped early," if result.stopped else ""
+    return f"{result.model}: {result.steps:,} steps{early} in {duration(result.seconds)}{best}\n"
+
+
+def _first() -> bool:
+    """Of several processes, the first one speaks."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 class Shown(Watch):
@@ -86,6 +111,9 @@ class Shown(Watch):
         self, what: str, steps: int, measure: str = ""
     ) -> AbstractContextManager[Callable[[Mapping[str, Any]], object]]:
         return live(steps, measure, what)
+
+    def ranking(self, what: str, count: int) -> AbstractContextManager[Callable[[int], object]]:
+        return progress(f"Ranking {what}", "queries", count)
 
     def left_out(self, what: str) -> None:
         warn(what)

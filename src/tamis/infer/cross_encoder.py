@@ -21,7 +21,7 @@ from tamis.infer.engine import Backend, Engine, Progress
 from tamis.infer.runtime import Device, Precision
 from tamis.models.checkpoint import Checkpoint, load_checkpoint
 from tamis.models.long_plan import is_long, read_plan
-from tamis.models.templates import Form, Inputs, Truncation, ablated
+from tamis.models.templates import ABLATED, Form, Inputs, Truncation, ablated
 from tamis.models.tokenizer import Tokenizer, open_tokenizer
 
 BUNDLED = Path(__file__).parents[1] / "models_data"
@@ -55,7 +55,7 @@ class CrossEncoder:
         model: str | Path,
         *,
         revision: str | None = None,
-        form: Form = "default",
+        form: Form | None = "default",
         device: Device = "auto",
         precision: Precision = "auto",
         workers: int | None = None,
@@ -63,10 +63,11 @@ class CrossEncoder:
         for name, value, choices in (
             ("device", device, Device),
             ("precision", precision, Precision),
-            ("form", form, Form),
+            ("form", form or "default", Form),
         ):
             if value not in get_args(choices):
                 raise InputError(f"no {name} {value!r}", remedy=f"use {', '.join(get_args(choices))}")
+        # as it was asked for: None is the model's own, which is known when it is loaded
         self.model, self.revision, self.form = str(model), revision, form
         self.device, self.precision, self.workers = device, precision, workers
         self._lock = threading.RLock()
@@ -82,6 +83,11 @@ class CrossEncoder:
             return self._checkpoint
 
     @property
+    def input_form(self) -> Form:
+        """The form that is asked for, or else the one that the model was trained in."""
+        return self.checkpoint.config.form if self.form is None else self.form
+
+    @property
     def tokenizer(self) -> Tokenizer:
         with self._lock:
             if self._tokenizer is None:
@@ -93,11 +99,11 @@ class CrossEncoder:
         with self._lock:
             if self._engine is None:
                 checkpoint = self.checkpoint
-                if self.form in ("no-positions", "no-segments"):
+                if (form := self.input_form) in ABLATED:
                     checkpoint = replace(
                         checkpoint,
-                        tensors=ablated(checkpoint.tensors, self.form),
-                        fingerprint=f"{checkpoint.fingerprint}-{self.form}",
+                        tensors=ablated(checkpoint.tensors, form),
+                        fingerprint=f"{checkpoint.fingerprint}-{form}",
                     )
                 self._engine = Engine(open_backend(checkpoint, self.device, self.precision, self.workers))
             return self._engine
@@ -105,7 +111,7 @@ class CrossEncoder:
     @property
     def fingerprint(self) -> str:
         """The weights, the tokenizer, the form of the inputs and the arithmetic: what a score depends on."""
-        return f"{self.checkpoint.fingerprint} {self.form} {self.engine.backend.numerics}"
+        return f"{self.checkpoint.fingerprint} {self.input_form} {self.engine.backend.numerics}"
 
     @property
     def description(self) -> str:

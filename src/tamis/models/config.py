@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 from tamis.errors import InputError
 from tamis.files import PathLike, read_text
+from tamis.models.templates import Form
 
 Family = Literal["bert", "roberta", "electra", "albert", "distilbert"]
 Activation = Literal["gelu", "gelu_tanh", "relu"]
@@ -41,6 +42,10 @@ _HEAD_ACTIVATIONS: Mapping[Family, HeadActivation] = {
     "albert": "tanh",
     "distilbert": "relu",
 }
+
+#: Where config.json says in which form the inputs of a ranker were made when it was trained. Others pass
+#: over it, and would make inputs in the default form.
+FORM = "tamis_input_form"
 
 #: Our names in the words of config.json, for all families but DistilBERT.
 _FIELDS = {
@@ -89,6 +94,7 @@ class EncoderConfig:
     labels: int = 1
     layer_groups: int = 0  # how many layers have weights of their own; 0 says: all
     dropout: float = 0.1
+    form: Form = "default"  # of mono's inputs
 
     def __post_init__(self) -> None:
         if not self.embedding:
@@ -194,6 +200,7 @@ def parse_config(raw: Mapping[str, Any], path: PathLike, *, labels: int | None =
         labels=_labels(raw if labels is None else {"num_labels": labels}, path),
         layer_groups=fields.count("num_hidden_groups", 1) if family == "albert" else layers,
         dropout=fields.number("dropout", 0.0 if family == "albert" else 0.1),
+        form=fields.form(),
     )
 
 
@@ -207,7 +214,7 @@ def write_config(raw: Mapping[str, Any], config: EncoderConfig, dtype: str) -> d
     names = {str(label): f"LABEL_{label}" for label in range(config.labels)}
     if _named_labels(raw) == config.labels:
         names = raw["id2label"]
-    written = {key: value for key, value in raw.items() if key not in ("torch_dtype", "num_labels")}
+    written = {key: value for key, value in raw.items() if key not in ("torch_dtype", "num_labels", FORM)}
     written |= {
         "architectures": [_ARCHITECTURES[raw.get("model_type", config.family)]],
         "dtype": dtype,
@@ -216,6 +223,8 @@ def write_config(raw: Mapping[str, Any], config: EncoderConfig, dtype: str) -> d
     }
     if config.segments:
         written["type_vocab_size"] = config.segments
+    if config.form != "default":
+        written[FORM] = config.form
     return written
 
 
@@ -285,6 +294,12 @@ class _Fields:
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1:
             raise self._wrong(name, "a number from 0 up to 1")
         return float(value)
+
+    def form(self) -> Form:
+        value = self._raw.get(FORM, "default")
+        if value not in get_args(Form):
+            raise self._wrong(FORM, f"one of {', '.join(get_args(Form))}")
+        return cast(Form, value)
 
     def activation(self, default: str) -> Activation:
         name = self._names["activation"]

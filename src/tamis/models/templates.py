@@ -1,17 +1,16 @@
-"""What a cross-encoder reads: a query and one, two or several texts as one sequence of tokens.
+"""What a cross-encoder reads: a query and one or two texts as one sequence of tokens.
 
-    mono      [CLS] q [SEP] d [SEP]              segments 0 1      Nogueira & Cho 2019
-    duo       [CLS] q [SEP] di [SEP] dj [SEP]    segments 0 1 2    Nogueira et al. 2019
-    listwise  [CLS] q [SEP] d1 [SEP] ... dk [SEP]    segments 0 1 1 ...
+    mono    [CLS] q [SEP] d [SEP]              segments 0 1      Nogueira & Cho 2019
+    duo     [CLS] q [SEP] di [SEP] dj [SEP]    segments 0 1 2    Nogueira et al. 2019
 
 A separator belongs to the segment it ends. RoBERTa's kind writes two separators between two parts.
 
 One truncation rule: the query is cut to its budget, then each text from its end to what is left; a query is
 never cut further to make room for a long text. The query's budget is its limit (64 tokens for mono, 62 for
 duo), or an equal share of the room where a model has so few positions that the share is smaller. One text
-takes all the query leaves; two or more get equal shares of what the query's *budget* leaves, so that a text
-is cut alike whatever the query (at 512 positions: 223 tokens each for duo). Nothing is cut in silence: each
-function says in a `Truncation` what fell away.
+takes all the query leaves; two get equal shares of what the query's *budget* leaves, so that a text is cut
+alike whatever the query (at 512 positions: 223 tokens each). Nothing is cut in silence: each function says in
+a `Truncation` what fell away.
 
 An empty text gives `[CLS] q [SEP] [SEP]`, an empty query `[CLS] [SEP] d [SEP]`; both are scored like any
 other.
@@ -34,6 +33,8 @@ from tamis.retrieve.postings import ranges
 
 COUNTED = 1 << 13  # tokens of a text that are counted: a longer one has at least so many
 Form = Literal["default", "no-positions", "no-segments", "swapped", "markers"]
+#: The table of embeddings that a form does without.
+ABLATED: Mapping[Form, str] = {"no-positions": "embeddings.position", "no-segments": "embeddings.segment"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,29 +240,15 @@ def duo(
             f"duo needs three segment types where the model has {segment_types}",
             remedy="use a model trained for pairs, or give this one a third segment",
         )
-    return _several(query, own, texts, pairs, special, query_limit, text_limit, total_limit, [1, 2])
-
-
-def listwise(
-    query: Sequence[int] | Array | Tokenised,
-    texts: Tokenised,
-    groups: Array,
-    special: Special,
-    *,
-    own: Array | None = None,
-    query_limit: int = 62,
-    total_limit: int = 512,
-    segment_types: int = 2,
-) -> tuple[Inputs, Truncation]:
-    """One input for each row of `groups`, numbers of `texts`; all texts are in segment 1.
-
-    >>> texts = Tokenised.of([[8, 9], [5], [6]])
-    >>> inputs, truncation = listwise([7], texts, np.array([[2, 0, 1]]), Special(cls=1, sep=2))
-    >>> inputs.ids.tolist(), inputs.segments.tolist()
-    ([1, 7, 2, 6, 2, 8, 9, 2, 5, 2], [0, 0, 0, 1, 1, 1, 1, 1, 1, 1])
-    """
-    segments = [min(1, max(segment_types - 1, 0))] * groups.shape[1]
-    return _several(query, own, texts, groups, special, query_limit, total_limit, total_limit, segments)
+    between, end = _separators(special)
+    room = total_limit - 1 - 2 * len(between) - len(end)
+    query_budget = _query_budget(query_limit, room, 2)
+    budget = np.array(min(text_limit, (room - query_budget) // 2))
+    asked = _asked(query, own, len(pairs), query_budget)
+    parts: list[_Part] = [(0, [special.cls]), (0, _QUERY), (0, between)]
+    parts += [(1, _TEXT), (1, between), (2, _TEXT), (2, end)]
+    inputs = _assemble(parts, asked, texts, pairs, budget, segment_types)
+    return inputs, _truncation(asked, texts, np.unique(pairs), budget)
 
 
 def ablated(tensors: Mapping[str, Array], form: Form) -> dict[str, Array]:
@@ -273,7 +260,7 @@ def ablated(tensors: Mapping[str, Array], form: Form) -> dict[str, Array]:
     >>> ablated(tensors, "no-positions")["embeddings.position"].any()
     np.False_
     """
-    table = {"no-positions": "embeddings.position", "no-segments": "embeddings.segment"}.get(form)
+    table = ABLATED.get(form)
     zeros = {name: np.zeros_like(tensors[name]) for name in tensors if name == table}
     return {**tensors, **zeros}
 
@@ -299,31 +286,6 @@ def _asked(query: Sequence[int] | Array | Tokenised, own: Array | None, inputs: 
             f"{inputs} inputs with {0 if own is None else len(own)} queries", remedy="give each its own"
         )
     return _Asked(query, np.minimum(np.diff(query.ends), budget), own)
-
-
-def _several(
-    query: Sequence[int] | Array | Tokenised,
-    own: Array | None,
-    texts: Tokenised,
-    groups: Array,
-    special: Special,
-    query_limit: int,
-    text_limit: int,
-    total_limit: int,
-    segments: Sequence[int],
-) -> tuple[Inputs, Truncation]:
-    """A query and, for each row of `groups`, several texts with equal budgets."""
-    between, end = _separators(special)
-    count = len(segments)
-    room = total_limit - 1 - count * len(between) - len(end)
-    query_budget = _query_budget(query_limit, room, count)
-    budget = np.array(min(text_limit, (room - query_budget) // count))
-    asked = _asked(query, own, len(groups), query_budget)
-    parts: list[_Part] = [(0, [special.cls]), (0, _QUERY), (0, between)]
-    for place, segment in enumerate(segments, start=1):
-        parts += [(segment, _TEXT), (segment, end if place == count else between)]
-    inputs = _assemble(parts, asked, texts, groups, budget, max(segments) + 1)
-    return inputs, _truncation(asked, texts, np.unique(groups), budget)
 
 
 def _separators(special: Special) -> tuple[list[int], list[int]]:

@@ -10,8 +10,9 @@ from tamis.errors import InputError
 from tamis.expression import Call
 from tamis.infer.cross_encoder import CrossEncoder
 from tamis.infer.runtime import Device, Precision
+from tamis.infer.tokens import texts_of
 from tamis.models import templates
-from tamis.models.templates import Form
+from tamis.models.templates import Form, Inputs, Truncation
 from tamis.rank.cache import ScoreCache
 from tamis.rank.reranker import Reranker, shown
 from tamis.ranking import Ranking, ScoreKind, best_first
@@ -22,7 +23,8 @@ Shown = Literal["probability", "logit", "log-probability"]
 class Mono(Reranker):
     """Sorts candidates by P(relevant | query, text), whatever scores they come with.
 
-    `model` is a bundled model, a folder or a name on the hub; `form` one of the papers' input templates;
+    `model` is a bundled model, a folder or a name on the hub; `form` one of the papers' input templates,
+    unless it is to be the one that the model was trained in;
     `score` what the scores are shown as, which does not change the order. `cache` is a file in which scores
     are kept for the next time.
 
@@ -34,7 +36,7 @@ class Mono(Reranker):
         self,
         model: str = "mono",
         score: Shown = "probability",
-        form: Form = "default",
+        form: Form | None = None,
         precision: Precision = "auto",
         query_limit: int = 64,
         limit: int = 512,
@@ -60,7 +62,7 @@ class Mono(Reranker):
             [
                 ("model", encoder.model, "mono"),
                 ("score", str(self.kind), "probability"),
-                ("form", encoder.form, "default"),
+                ("form", encoder.form, None),
                 ("precision", encoder.precision, "auto"),
                 ("revision", encoder.revision, None),
                 ("query_limit", self.query_limit, 64),
@@ -73,23 +75,31 @@ class Mono(Reranker):
         return candidates
 
     def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
-        config, tokenizer = self.encoder.checkpoint.config, self.encoder.tokenizer
-        queries = tokenizer.encode([ranking.query.text for ranking in rankings])
-        inputs, cuts = [], []
-        for number, ranking in enumerate(rankings):
-            made, cut = templates.mono(
-                queries.take([number]).ids,
-                self._texts(ranking),
-                tokenizer.special,
-                query_limit=self.query_limit,
-                total_limit=min(self.limit, self.encoder.positions),
-                form=self.encoder.form,
-                segment_types=config.segments,
-            )
-            inputs.append(made)
-            cuts.append(cut)
+        inputs, cuts = pointwise_inputs(self.encoder, rankings, self.query_limit, self.limit)
         found = self._margins(rankings, inputs, cuts)
         return [
             ranking.reordered(best_first(margins, ranking.ids), shown(margins, self.kind), self.kind)
             for ranking, margins in zip(rankings, found, strict=True)
         ]
+
+
+def pointwise_inputs(
+    encoder: CrossEncoder, rankings: Sequence[Ranking], query_limit: int, limit: int
+) -> tuple[list[Inputs], list[Truncation]]:
+    """What a pointwise model reads for each ranking, an input a candidate, and what was cut."""
+    config, tokenizer = encoder.checkpoint.config, encoder.tokenizer
+    queries = tokenizer.encode([ranking.query.text for ranking in rankings])
+    inputs, cuts = [], []
+    for number, ranking in enumerate(rankings):
+        made, cut = templates.mono(
+            queries.take([number]).ids,
+            texts_of(ranking, tokenizer),
+            tokenizer.special,
+            query_limit=query_limit,
+            total_limit=min(limit, encoder.positions),
+            form=encoder.input_form,
+            segment_types=config.segments,
+        )
+        inputs.append(made)
+        cuts.append(cut)
+    return inputs, cuts

@@ -75,6 +75,7 @@ def ranking_batch(
             own=own,
             query_limit=query_limit,
             total_limit=total,
+            form=config.form,
             segment_types=config.segments,
         )
     else:

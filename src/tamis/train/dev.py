@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,7 +72,8 @@ def open_dev(dev: Dev, tokenizer: Tokenizer, config: EncoderConfig, limits: Limi
     """Read a recipe's dev run and make the model's inputs of it. Queries without a judgment are left out."""
     parse_measures([dev.measure])  # before hours are spent on what cannot be measured
     judgments = read_qrels(dev.qrels)
-    queries = [query for query in read_queries(dev.queries) if query.id in judgments]
+    wanted = judgments.keys() if dev.only is None else judgments.keys() & set(dev.only)
+    queries = [query for query in read_queries(dev.queries, field=dev.field) if query.id in wanted]
     qrels = {query.id: judgments[query.id] for query in queries}  # they may be of more queries than these
     run = Run.read(dev.run, queries=queries)
     judged = [run[query.id].head(dev.depth) for query in queries if query.id in run]
@@ -81,23 +82,24 @@ def open_dev(dev: Dev, tokenizer: Tokenizer, config: EncoderConfig, limits: Limi
             f"{dev.run} answers none of the judged queries of {dev.queries}",
             remedy="check that their query ids are alike",
         )
-    texts = _texts(judged, dev)
+    texts = texts_of_candidates(judged, dev.corpus, dev.run)
     rankings = [Ranking(each.query, each.ids, each.scores, each.kind, texts) for each in judged if len(each)]
     return _prepared(rankings, qrels, dev.measure, tokenizer, config, limits, pairs)
 
 
-def _texts(rankings: Sequence[Ranking], dev: Dev) -> Corpus:
+def texts_of_candidates(rankings: Iterable[Ranking], corpus: Sequence[str], run: str) -> Corpus:
+    """The index that has the texts of a run's candidates, or in memory those of a corpus's files."""
     wanted = list(dict.fromkeys(identity for ranking in rankings for identity in ranking.ids))
     texts: Index | Documents
-    if len(dev.corpus) == 1 and (Path(dev.corpus[0]) / "manifest.json").is_file():
-        texts = Index.open(dev.corpus[0])
+    if len(corpus) == 1 and (Path(corpus[0]) / "manifest.json").is_file():
+        texts = Index.open(corpus[0])
         unknown = texts.missing(wanted)
     else:
-        texts = Documents(read_corpus(*dev.corpus), only=wanted)
+        texts = Documents(read_corpus(*corpus), only=wanted)
         unknown = [identity for identity in wanted if identity not in texts]
     if unknown:
         raise InputError(
-            f"{' '.join(dev.corpus)} has no text for {len(unknown):,} documents of {dev.run} ({unknown[0]})",
+            f"{' '.join(corpus)} has no text for {len(unknown):,} documents of {run} ({unknown[0]})",
             remedy="give the corpus that the run was made from",
         )
     return texts
@@ -136,6 +138,7 @@ def _prepared(
                 tokenizer.special,
                 query_limit=limits.query or QUERY_LIMIT["mono"],
                 total_limit=total,
+                form=config.form,
                 segment_types=config.segments,
             )
         inputs.append(made)

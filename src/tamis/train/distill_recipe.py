@@ -41,6 +41,7 @@ from tamis.train.recipe import (
     Recipe,
     Run,
     check_kind,
+    check_patience,
     read_tables,
 )
 
@@ -106,6 +107,7 @@ class LM:
         check(self)
         require_corpus(self.corpus, "lm")
         require_steps(self.optimiser)
+        check_patience(self.run, None)
         if not self.terms.count:
             raise InputError("[lm] has no term that counts", remedy="give one a weight above 0")
 

@@ -88,7 +88,7 @@ def load_student(recipe: DistillRecipe) -> Checkpoint:
         first = Model(student.start, student.revision)
     assert first is not None
     model = replace(first, labels=student.labels, third_segment=student.third_segment, layers=student.keep)
-    start = load_or_draw(model, student.random, phase.run.seed)
+    start = load_or_draw(model, student.random, phase.run.seed, forms=recipe.lm is None)
     return start if student.layers is None else student_from(start, student.layers)
 
 
@@ -250,7 +250,7 @@ def _taught(task: RankingTask, teacher: Checkpoint | None, phase: Ranker) -> nn.
 
 def load_ranker(name: str, revision: str | None) -> Checkpoint:
     """A teacher, which unlike a start must have its head."""
-    return load_checkpoint(load_start(Model(name, revision), seed=0).folder)
+    return load_checkpoint(load_start(Model(name, revision), seed=0, forms=True).folder)
 
 
 # What two models must have in common.
@@ -264,6 +264,12 @@ def _check_reads(teacher: Checkpoint, start: Checkpoint, tokenizer: Tokenizer, *
         raise InputError(
             f"inputs of {wanted} segments for a teacher of {found} ({teacher.folder})",
             remedy="use a student without third_segment, or a teacher with it",
+        )
+    if teacher.config.form != start.config.form:
+        raise InputError(
+            f"the teacher {teacher.folder} reads inputs of the form {teacher.config.form}, "
+            f"the student of the form {start.config.form}",
+            remedy="start the student from the teacher, or learn from a run of its scores",
         )
 
 

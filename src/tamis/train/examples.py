@@ -32,11 +32,13 @@ __all__ = [
     "Group",
     "Judged",
     "Negatives",
+    "Order",
     "Report",
     "Stream",
     "TrainingSet",
     "Weak",
     "balanced",
+    "both_orders",
     "chain",
     "curriculum",
     "curriculum_weights",
@@ -116,7 +118,7 @@ def duo_pairs(data: TrainingSet, size: int, seed: int, negatives: Negatives = _C
     """
     _check_even(size, "ordered pairs")
     pairs = balanced(data, size, seed, negatives)
-    return Stream(lambda number: _both_orders(pairs.batch(number)), pairs.epoch)
+    return Stream(lambda number: both_orders(pairs.batch(number)), pairs.epoch)
 
 
 def grouped(
@@ -173,12 +175,12 @@ def teacher_pairs(data: TrainingSet, size: int, seed: int, first: int = 1, last:
         raise InputError(
             "no query has candidates that a teacher scores differently", remedy="give training_set a teacher"
         )
-    order = _Order(len(able), seed)
+    order = Order(len(able), seed)
 
     def batch(number: int) -> Batch:
         rng = _generator(seed, _DRAW, number)
         queries = able[order.part(number, size // 2)]
-        return _both_orders(Batch(data, _taught_pairs(data, queries, window, rng)))
+        return both_orders(Batch(data, _taught_pairs(data, queries, window, rng)))
 
     return Stream(batch, order.batches(size // 2))
 
@@ -193,7 +195,7 @@ def _generator(seed: int, purpose: int, number: int) -> np.random.Generator:
     return np.random.default_rng([seed, purpose, number])
 
 
-class _Order:
+class Order:
     """The numbers below `size` in a random order, then in another, without end."""
 
     def __init__(self, size: int, seed: int) -> None:
@@ -244,7 +246,7 @@ class _Anchors:
                 "no query has both a relevant document and another",
                 remedy="check the qrels, or give candidates: a run or an index",
             )
-        self._order = _Order(len(self._queries), seed)
+        self._order = Order(len(self._queries), seed)
         self.epoch = self._order.batches(size)
 
     def of(self, number: int) -> tuple[Array, Array]:
@@ -450,7 +452,8 @@ def _split(data: TrainingSet, queries: Array, found: _Lists, labels: Array) -> l
     ]
 
 
-def _both_orders(batch: Batch) -> Batch:
+def both_orders(batch: Batch) -> Batch:
+    """Each pair, and after it the same with its two documents in the other order."""
     return Batch(batch.data, [order for group in batch.groups for order in (group, _swapped(group))])
 
 

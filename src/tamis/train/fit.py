@@ -87,6 +87,7 @@ class Result:
     best: float | None  # of the dev measure
     best_step: int | None
     seconds: float  # since it began, or went on
+    stopped: bool = False  # before the last step, because the dev measure rose no more
 
 
 def learning_rate(step: int, optimiser: Optimiser) -> float:
@@ -238,7 +239,8 @@ class _Fitting:
         if first and self.every and not self.step and self.best is None:
             self.report(log, {"step": 0, "dev": self.evaluate()})
         since, pairs = time.perf_counter(), 0
-        for parts in _ahead(self.waiting()):
+        stopped = self.step > 0 and self.out_of_patience()  # before it was asked to go on
+        for parts in _ahead(iter(()) if stopped else self.waiting()):
             self.try_to_advance(parts)
             pairs += sum(part.pairs for part in parts)
             due = self.step == self.steps
@@ -254,16 +256,21 @@ class _Fitting:
                 line["pairs_per_second"] = round(
                     pairs * self.processes.world / (time.perf_counter() - since), 1
                 )
+                if first and measured:
+                    line["dev"] = self.evaluate()
+                stopped = measured and not due and self.out_of_patience()
                 if first:
-                    self.report(log, line | ({"dev": self.evaluate()} if measured else {}))
+                    self.report(log, line | ({"stopped": True} if stopped else {}))
                 since, pairs = time.perf_counter(), 0
-            if first and saved:
+            if first and (saved or stopped):
                 self.save()
+            if stopped:
+                break
         if first:
             self.task.save(self.out / "last")
         model = self.out / ("last" if self.best is None else "best")
         seconds = time.perf_counter() - started
-        return Result(model, self.step, loss, self.best, self.best_step, seconds)
+        return Result(model, self.step, loss, self.best, self.best_step, seconds, stopped)
 
     def waiting(self) -> Iterator[Sequence[Part]]:
         for step in range(self.step, self.steps):
@@ -329,6 +336,19 @@ class _Fitting:
             self.task.save(self.out / "best")
             self.best, self.best_step = value, self.step
         return value
+
+    def out_of_patience(self) -> bool:
+        """Whether the last dev runs, so many as patience has, were no better than one before them. How many
+        there were follows from the step, so that a run that goes on need not remember."""
+        patience, every = self.settings.patience, self.every
+        if patience is None or every is None:
+            return False
+        since = 0
+        if self.processes.first and self.best_step is not None:
+            since = self.step // every - self.best_step // every
+        # the first process alone has measured, and all have to stop
+        told = torch.tensor([float(since >= patience)], device=self.task.device)
+        return bool(self.processes.mean(told).item() > 0)
 
     def report(self, log: Log | None, line: Mapping[str, Any]) -> None:
         if log is not None:

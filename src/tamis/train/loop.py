@@ -21,25 +21,51 @@ from tamis.infer.engine import batches
 from tamis.infer.torch_backend import TorchBackend
 from tamis.models.checkpoint import Checkpoint, save_checkpoint
 from tamis.models.encoder import Encoder
-from tamis.models.templates import Inputs
+from tamis.models.exit_encoder import Exit
+from tamis.models.templates import ABLATED, Inputs
 from tamis.models.tokenizer import open_tokenizer
 from tamis.train.batch import RankingBatch, ranking_batch
 from tamis.train.dev import DevRun, open_dev
-from tamis.train.fit import Part, Progress, Result, fit, learning_rate
+from tamis.train.fit import Part, Progress, Result, fit, learning_rate, total_steps
 from tamis.train.objective import margins, padded
 from tamis.train.processes import own_device
 from tamis.train.ranking_loss import ranking_loss
 from tamis.train.recipe import Loss, Recipe, in_pairs, in_steps
-from tamis.train.sets import Group, TrainingSet
-from tamis.train.sources import Examples
+from tamis.train.sets import Group, Report, TrainingSet
+from tamis.train.sources import Examples, open_examples
 from tamis.train.start import load_start
+from tamis.train.state import require_new
+from tamis.train.watch import Watch
 
-__all__ = ["Ranker", "RankingTask", "Result", "learning_rate", "train"]
+__all__ = ["Ranker", "RankingTask", "Result", "learning_rate", "train", "train_by_recipe"]
 
 #: Tokens that are padded together: few, so that long inputs do not fill up short ones, and enough to keep a
 #: device busy.
 _RECTANGLES = {"cuda": 1 << 15, "mps": 1 << 14, "cpu": 1 << 12}
 _NAMED = 8  # how many ids an error names
+
+
+def train_by_recipe(
+    recipe: Recipe,
+    out: str | Path,
+    *,
+    device: str = "auto",
+    resume: bool = False,
+    watch: Watch | None = None,
+) -> Result:
+    """Read a recipe's data, train its model and leave it in `out`: see `fit`. Of [folds] nothing is known
+    here: see `tamis.train.folds`."""
+    watch = watch or Watch()
+    require_new(Path(out), resume)
+    start = load_start(recipe.model, recipe.run.seed, forms=not in_pairs(recipe))
+    with watch.reading("the data", "queries") as advance:
+        examples = open_examples(recipe, open_tokenizer(start), advance)
+    for data, report in zip(recipe.data, examples.reports, strict=True):
+        if report != Report():
+            watch.left_out(f"{data.name}: {report}")
+    steps = total_steps(in_steps(recipe, examples.stream.epoch).optimiser)
+    with watch.training("Training", steps, recipe.dev.measure if recipe.dev else "") as progress:
+        return train(recipe, examples, out, start=start, device=device, resume=resume, progress=progress)
 
 
 def train(
@@ -56,7 +82,7 @@ def train(
     """Train a ranker on examples and leave it in `out`: see `fit`. `start` and `dev` are what the recipe says
     they are (`load_start`, `open_dev`) where they are not given. A recipe that counts in epochs counts the
     examples' own."""
-    start = start or load_start(recipe.model, recipe.run.seed)
+    start = start or load_start(recipe.model, recipe.run.seed, forms=not in_pairs(recipe))
     if dev is None and recipe.dev is not None:
         pairs = in_pairs(recipe)
         dev = open_dev(recipe.dev, open_tokenizer(start), start.config, recipe.limits, pairs=pairs)
@@ -80,14 +106,19 @@ class Ranker(nn.Module):
 
     def margins(self, inputs: Inputs) -> Tensor:
         """One number an input."""
-        device = self.encoder.embeddings.word.device
-        if self.packed:
-            ids, segments, ends = _on_device(inputs, device)
-            return margins(self.encoder.packed(ids, segments, ends, int(inputs.lengths.max())))
-        together = batches(inputs.lengths, _RECTANGLES[device.type], "padded")
-        found = [margins(self.encoder.padded(*padded(inputs.take(some), device))) for some in together]
-        places = np.argsort(np.concatenate(together))
-        return torch.cat(found)[torch.from_numpy(places).to(device)]
+        return margins_of(self.encoder, inputs, packed=self.packed)
+
+
+def margins_of(encoder: Encoder | Exit, inputs: Inputs, *, packed: bool) -> Tensor:
+    """What an encoder, or one as far as an exit, makes of inputs: one number each."""
+    device = encoder.embeddings.word.device
+    if packed:
+        ids, segments, ends = _on_device(inputs, device)
+        return margins(encoder.packed(ids, segments, ends, int(inputs.lengths.max())))
+    together = batches(inputs.lengths, _RECTANGLES[device.type], "padded")
+    found = [margins(encoder.padded(*padded(inputs.take(some), device))) for some in together]
+    places = np.argsort(np.concatenate(together))
+    return torch.cat(found)[torch.from_numpy(places).to(device)]
 
 
 def _on_device(inputs: Inputs, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
@@ -120,6 +151,9 @@ class RankingTask:
         self.autocast = torch.bfloat16 if self.precision == "bf16" else None
         dropout = replace(start, config=replace(start.config, dropout=recipe.optimiser.dropout))
         encoder = Encoder.from_checkpoint(dropout).to(self.device)
+        for name, parameter in encoder.named_parameters():
+            # what a form does without is zero, and stays so
+            parameter.requires_grad_(name != ABLATED.get(start.config.form))
         self.module = Ranker(encoder, recipe.loss, packed=backend.layout == "packed")
 
     @property

@@ -20,7 +20,7 @@ from typing import Annotated, Literal
 from tamis.errors import InputError
 from tamis.train.fields import Bound, Count, Positive, Text, build, check
 from tamis.train.masked import LEAST
-from tamis.train.recipe import Optimiser, Run, read_tables
+from tamis.train.recipe import Optimiser, Run, check_patience, read_tables
 from tamis.train.rop import MEAN_SIZE, MU
 
 Length = Annotated[int, Bound(f"of at least {LEAST}", lambda x: x >= LEAST)]
@@ -106,6 +106,7 @@ class PretrainRecipe:
     def __post_init__(self) -> None:
         check(self)
         require_steps(self.optimiser)
+        check_patience(self.run, None)
 
 
 def require_steps(optimiser: Optimiser) -> None:

@@ -27,7 +27,7 @@ from tamis.train.processes import own_device
 from tamis.train.recipe import Model
 from tamis.train.rop import Bags, read_bags
 from tamis.train.scratch import from_scratch
-from tamis.train.start import load_start
+from tamis.train.start import load_start, with_form
 from tamis.train.state import require_new
 from tamis.train.watch import Watch
 
@@ -114,13 +114,14 @@ def _representative(
 # What distillation does too.
 
 
-def load_or_draw(model: Model, random: Random | None, seed: int) -> Checkpoint:
-    """The checkpoint that training starts from, or random weights in its shape or in another."""
+def load_or_draw(model: Model, random: Random | None, seed: int, *, forms: bool = False) -> Checkpoint:
+    """The checkpoint that training starts from, or random weights in its shape or in another; for `forms` see
+    `load_start`."""
     if random is None:
-        return load_start(model, seed)
+        return load_start(model, seed, forms=forms)
     folder = Path(model.start)
     if not folder.is_dir():
-        folder = load_start(Model(model.start, model.revision), seed).folder
+        folder = load_start(Model(model.start, model.revision), seed, forms=True).folder
     drawn = from_scratch(
         folder,
         layers=random.layers,
@@ -130,6 +131,7 @@ def load_or_draw(model: Model, random: Random | None, seed: int) -> Checkpoint:
         labels=model.labels,
         seed=seed,
     )
+    drawn = with_form(drawn, drawn.config.form if forms else "default")
     return with_third_segment(drawn, seed) if model.third_segment else drawn
 
 

@@ -20,9 +20,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from tamis.errors import InputError
+from tamis.models.templates import Form
+from tamis.text.topics import TopicField
+from tamis.train.bases import bundled, read_tables
 from tamis.train.fields import (
     BelowOne,
     Count,
@@ -33,10 +36,31 @@ from tamis.train.fields import (
     Whole,
     build,
     check,
-    read_toml,
 )
 
-BUNDLED = Path(__file__).parent / "recipes"
+__all__ = [
+    "KINDS",
+    "Curriculum",
+    "Data",
+    "Dev",
+    "Examples",
+    "Folds",
+    "Kind",
+    "Limits",
+    "Loss",
+    "LossName",
+    "Model",
+    "Optimiser",
+    "Recipe",
+    "Run",
+    "bundled",
+    "check_kind",
+    "check_patience",
+    "in_pairs",
+    "in_steps",
+    "read_recipe",
+    "read_tables",
+]
 
 #: balanced: as many relevant texts as others; grouped: for losses over lists; duo: ordered pairs of a
 #: relevant text and another; teacher_pairs: of two that a teacher scores differently; duo_lists: grouped, all
@@ -44,9 +68,6 @@ BUNDLED = Path(__file__).parent / "recipes"
 Kind = Literal["balanced", "grouped", "duo", "teacher_pairs", "duo_lists"]
 LossName = Literal["pointwise", "duo", "hinge", "softmax", "margin_mse", "logit_mse_ce", "kl"]
 Curriculum = Literal["rank", "score"]
-
-#: Of these a recipe gives one: what it gives drops the others that its base gives.
-_EITHER = {"optimiser": ("steps", "epochs"), "student": ("layers", "keep", "random")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +80,7 @@ class Model:
     third_segment: bool = False  # for duo: a segment embedding for the second text
     layers: tuple[Whole, ...] | None = None  # those to keep, numbered from 0 (all)
     embedding: Count | None = None  # a narrower table of words: see `tamis.train.factorise`
+    form: Form | None = None  # of mono's inputs: see `tamis.models.templates`; None: as the start has it
 
     def __post_init__(self) -> None:
         check(self)
@@ -70,12 +92,18 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """One collection to learn from: `set`, a folder that a `TrainingSet` was saved to, or the files of one.
+    """One collection to learn from: `set`, a folder that a `TrainingSet` was saved to, or the files of one,
+    or `triples` (see `tamis.train.triples`).
+
     Several are a chain where they have `steps` (pre-fine-tuning: the last takes what is left), and are mixed
     by their `weight` where they have none."""
 
     set: Text | None = None
+    triples: Text | None = None  # a query, a relevant text and another a line; with `queries` their ids
     queries: Text | None = None
+    field: TopicField = "title"  # the part of a TREC topic that is the query
+    only: tuple[Text, ...] | None = None  # the ids of those queries that are learned from; None: all
+    whole: bool = False  # with [folds]: another collection, all of which every fold learns from
     corpus: tuple[Text, ...] = ()  # an index, or files and folders as `tamis index` takes them
     qrels: Text | None = None  # None: only the teacher's scores are learned
     run: Text | None = None  # candidates; None: the teacher's, or of an index BM25's, or any documents
@@ -84,19 +112,40 @@ class Data:
     text_limit: Count = 512  # tokens that are kept of a text: fewer to match the length of those to rank
     weight: Positive = 1.0
     steps: Count | None = None
+    sample: Count | None = None  # so many relevant texts and as many others, drawn once; None: all
 
     def __post_init__(self) -> None:
         check(self)
+        if self.triples is not None:
+            self._check_triples()
+            return
         if (self.set is None) == (self.queries is None):
             raise InputError("[[data]] has not one of set and queries", remedy="give one of them")
         if self.queries is not None and not self.corpus:
             raise InputError("[[data]] has queries without a corpus", remedy="name an index, or files")
         if self.queries is not None and self.qrels is None and self.teacher is None:
             raise InputError("[[data]] has neither qrels nor teacher", remedy="give one of them")
+        if self.set is not None and (self.field != "title" or self.only is not None):
+            raise InputError(
+                "[[data]] has a set with field or only, and its queries are tokens already",
+                remedy="leave them out, or give the files that the set was made of",
+            )
+
+    def _check_triples(self) -> None:
+        alone = ("set", "qrels", "run", "teacher", "only", "sample")
+        if others := [name for name in alone if getattr(self, name) is not None]:
+            raise InputError(f"[[data]] has triples with {others[0]}", remedy="leave out one of them")
+        if self.skip:
+            raise InputError("[[data]] has triples with skip", remedy="take out what is not in the corpus")
+        if (self.queries is None) != (not self.corpus):
+            raise InputError(
+                "[[data]] has triples with one of queries and corpus",
+                remedy="give both, for triples of ids, or none, for triples of texts",
+            )
 
     @property
     def name(self) -> str:
-        return str(self.set or self.queries)
+        return str(self.set or self.triples or self.queries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +252,7 @@ class Run:
     )
     log_every: Count = 10
     checkpoint_every: Count = 1000
+    patience: Count | None = None  # after so many dev runs without a better one it stops; None: never
 
     def __post_init__(self) -> None:
         check(self)
@@ -219,9 +269,37 @@ class Dev:
     depth: Count = 100  # how many candidates of each query; duo takes 20 of them at most
     measure: Text = "nDCG@10"
     every: Count = 1000  # steps
+    field: TopicField = "title"  # the part of a TREC topic that is the query
+    only: tuple[Text, ...] | None = (
+        None  # the ids of those queries that are ranked; None: all that are judged
+    )
 
     def __post_init__(self) -> None:
         check(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Folds:
+    """Cross-validation: for each fold a model, made of the queries that the fold trains on, which then
+    reranks those that it tests on. See `tamis.train.folds`."""
+
+    files: tuple[Text, ...] = ()  # the folds, as `tamis tune` reads them ...
+    count: Count | None = None  # ... or how many to make, of alike difficulty
+    seed: Whole = 0  # of those that are made, and of what is held out
+    held_out: BelowOne = 0.1  # the share of its training queries that [dev] has, where a fold names none
+    run: Text | None = None  # candidates to rerank; None: those of the first [[data]] that is not whole
+    depth: Count = 1000  # how many of them for each query
+    pipeline: Text | None = None  # what reranks them, {model} being the model; None: the recipe's own stage
+
+    def __post_init__(self) -> None:
+        check(self)
+        if (not self.files) == (self.count is None):
+            raise InputError("[folds] has not one of files and count", remedy="give one of them")
+        if self.pipeline is not None and "{model}" not in self.pipeline:
+            raise InputError(
+                f"pipeline of [folds] is {self.pipeline!r}",
+                remedy='write {model} where the model goes, as in "mono(model={model})"',
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +331,7 @@ class Recipe:
     limits: Limits = field(default_factory=Limits)
     dev: Dev | None = None
     about: str = ""
+    folds: Folds | None = None
 
     def __post_init__(self) -> None:
         check(self)
@@ -260,6 +339,13 @@ class Recipe:
             raise InputError("the recipe has no data", remedy="add a table [[data]]")
         _check_chain(self.data, self.optimiser.steps)
         _check_loss(self)
+        _check_folds(self)
+        check_patience(self.run, self.dev)
+        if in_pairs(self) and self.model.form is not None:
+            raise InputError(
+                f"form of [model] is of inputs with one text, and {self.examples.kind} examples have two",
+                remedy="leave it out",
+            )
 
 
 def _check_chain(data: tuple[Data, ...], steps: int | None) -> None:
@@ -274,6 +360,51 @@ def _check_chain(data: tuple[Data, ...], steps: int | None) -> None:
         raise InputError(
             f"the steps of [[data]] are {given:,}, those of [optimiser] {steps or 'not given'}",
             remedy="make [optimiser] steps the sum, or leave out the last [[data]] steps",
+        )
+
+
+def _check_pairs(data: Data, recipe: Recipe) -> None:
+    """Triples, and what is drawn once, are a relevant text and another each."""
+    drawn, given = recipe.examples, "triples are" if data.triples is not None else "a sample is of"
+    if data.triples is None and data.sample is None:
+        return
+    if drawn.kind == "teacher_pairs" or (drawn.kind in ("grouped", "duo_lists") and drawn.group != 2):
+        group = "" if drawn.kind == "teacher_pairs" else f" of {drawn.group}"
+        raise InputError(
+            f"{data.name}: {given} pairs, and the examples are {drawn.kind}{group}",
+            remedy="use balanced or duo examples, or groups of 2",
+        )
+    if data.triples is not None and (recipe.loss.taught or drawn.curriculum is not None):
+        raise InputError(
+            f"{data.name}: triples have neither ranks nor a teacher's scores",
+            remedy="leave out the curriculum, and use a loss of labels alone",
+        )
+
+
+def _check_folds(recipe: Recipe) -> None:
+    if recipe.folds is None:
+        if any(data.whole for data in recipe.data):
+            raise InputError("[[data]] is whole, and there are no folds", remedy="leave out whole")
+        return
+    split = [data for data in recipe.data if not data.whole]
+    if not split:
+        raise InputError("every [[data]] is whole", remedy="leave one to the folds")
+    for data in split:
+        if data.queries is None or data.triples is not None:
+            raise InputError(
+                f"{data.name} cannot be split into folds",
+                remedy="give queries and qrels, or whole = true if it is another collection",
+            )
+    if recipe.folds.run is None and split[0].run is None:
+        raise InputError("[folds] lacks run", remedy="give the candidates that are to be reranked")
+
+
+def check_patience(run: Run, dev: Dev | None) -> None:
+    """Whether a run that shall stop early has something to be judged by."""
+    if run.patience is not None and dev is None:
+        raise InputError(
+            f"patience of [run] is {run.patience}, and there is no dev run",
+            remedy="leave it out, or, of a ranker, add a table [dev]",
         )
 
 
@@ -292,8 +423,9 @@ def _check_loss(recipe: Recipe) -> None:
     name, kind = recipe.loss.name, recipe.examples.kind
     check_kind(name, kind)
     for data in recipe.data:
-        if data.set is not None:
-            continue  # which is looked into when it is opened
+        _check_pairs(data, recipe)
+        if data.set is not None or data.triples is not None:
+            continue  # a set is looked into when it is opened
         if (recipe.loss.labelled and kind != "teacher_pairs") and data.qrels is None:
             raise InputError(
                 f"the loss {name} learns from labels, and {data.name} has no qrels",
@@ -340,13 +472,6 @@ def read_recipe(path: str | Path) -> Recipe:
     return build(Recipe, read_tables(path), path)
 
 
-def read_tables(path: str | Path) -> dict[str, Any]:
-    """The tables of a recipe of any kind over those of its base, not yet checked. A recipe that is bundled
-    may be given by its name."""
-    bare = str(path) in bundled() and not Path(path).exists()
-    return _tables(BUNDLED / f"{path}.toml" if bare else Path(path), ())
-
-
 def in_steps(recipe: Recipe, epoch: int) -> Recipe:
     """The recipe with steps in place of epochs of so many batches."""
     plan = recipe.optimiser
@@ -359,48 +484,3 @@ def in_steps(recipe: Recipe, epoch: int) -> Recipe:
 def in_pairs(recipe: Recipe) -> bool:
     """Whether an input has two texts."""
     return recipe.examples.kind in ("duo", "teacher_pairs", "duo_lists")
-
-
-def _tables(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
-    """A file's tables over those of its base."""
-    if path.resolve() in seen:
-        raise InputError("the recipe is its own base", remedy="leave out `base`", path=path)
-    tables = read_toml(path)
-    if "base" not in tables:
-        return tables
-    base = tables.pop("base")
-    if not isinstance(base, str):
-        remedy = f"it must be a file or one of {', '.join(bundled())}"
-        raise InputError(f"base is {base!r}", remedy=remedy, path=path)
-    beneath = path.parent / base
-    if not beneath.is_file():
-        beneath = BUNDLED / f"{base}.toml"
-    if not beneath.is_file():
-        remedy = f"give a file, or one of {', '.join(bundled())}"
-        raise InputError(f"there is no recipe {base!r}", remedy=remedy, path=path)
-    return _over(tables, _tables(beneath, (*seen, path.resolve())))
-
-
-def _over(tables: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
-    """
-    >>> _over({"optimiser": {"epochs": 2}}, {"optimiser": {"steps": 9, "clip": 1}, "loss": {"name": "kl"}})
-    {'optimiser': {'clip': 1, 'epochs': 2}, 'loss': {'name': 'kl'}}
-    """
-    merged = dict(base)
-    for name, table in tables.items():
-        beneath = base.get(name)
-        if isinstance(table, dict) and isinstance(beneath, dict):
-            either = set(_EITHER.get(name, ()))
-            dropped = either - set(table) if either & set(table) else set()
-            table = _over(table, {key: value for key, value in beneath.items() if key not in dropped})
-        merged[name] = table
-    return merged
-
-
-def bundled() -> list[str]:
-    """The names of the recipes inside the package.
-
-    >>> "monobert" in bundled()
-    True
-    """
-    return sorted(path.stem for path in BUNDLED.glob("*.toml"))

@@ -16,9 +16,11 @@ from tamis.ranking import Run
 from tamis.retrieve.index import Index
 from tamis.train import examples
 from tamis.train.examples import Negatives, Stream
+from tamis.train.fixed import fixed, sample
 from tamis.train.recipe import Data, Recipe
 from tamis.train.recipe import Examples as Drawn
 from tamis.train.sets import Report, TrainingSet
+from tamis.train.triples import IdTriples, TextTriples, file_fingerprint, stream_triples
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,8 @@ def open_examples(
 ) -> Examples:
     """Read and tokenise a recipe's data: one after the other, or mixed. `progress` is told how many more
     queries have been read."""
-    sets = [open_set(data, recipe.examples, tokenizer, progress) for data in recipe.data]
-    streams = [_stream(data, recipe.examples, recipe) for data in sets]
+    parts = [_opened(data, recipe, tokenizer, progress) for data in recipe.data]
+    streams = [part.stream for part in parts]
     if len(streams) == 1:
         stream = streams[0]
     elif recipe.data[0].steps is not None:
@@ -52,8 +54,54 @@ def open_examples(
     else:
         weights = [each.weight for each in recipe.data]
         stream = examples.mixed(list(zip(streams, weights, strict=True)))
-    fingerprint = xxhash.xxh3_128_hexdigest(" ".join(data.fingerprint for data in sets).encode())
-    return Examples(_eased(stream, recipe), fingerprint, [data.report for data in sets])
+    fingerprint = xxhash.xxh3_128_hexdigest(" ".join(part.fingerprint for part in parts).encode())
+    return Examples(
+        _eased(stream, recipe), fingerprint, [report for part in parts for report in part.reports]
+    )
+
+
+def _opened(
+    data: Data, recipe: Recipe, tokenizer: Tokenizer, progress: Callable[[int], object] | None
+) -> Examples:
+    """One collection, as batches of the recipe's kind."""
+    if data.triples is not None:
+        return _triples(data, recipe, tokenizer)
+    found = open_set(data, recipe.examples, tokenizer, progress)
+    if data.sample is None:
+        stream = _stream(found, recipe.examples, recipe)
+    else:
+        _check_taught(found, recipe)
+        groups = sample(found, data.sample, recipe.run.seed, _negatives(recipe.examples))
+        stream = fixed(found, groups, _pairs_a_batch(recipe), recipe.run.seed)
+        stream = both_ways(stream) if recipe.examples.kind == "duo" else stream
+    return Examples(stream, found.fingerprint, [found.report])
+
+
+def _triples(data: Data, recipe: Recipe, tokenizer: Tokenizer) -> Examples:
+    assert data.triples is not None
+    source: TextTriples | IdTriples = TextTriples(tokenizer, data.text_limit)
+    if data.queries is not None:
+        queries = read_queries(data.queries, field=data.field)
+        source = IdTriples(queries, _documents(data), tokenizer, data.text_limit)
+    # to know how long an epoch is, the file is read once; who counts in steps need not wait for it
+    counted = recipe.optimiser.epochs is not None
+    stream = stream_triples(data.triples, source, _pairs_a_batch(recipe), counted=counted)
+    stream = both_ways(stream) if recipe.examples.kind == "duo" else stream
+    return Examples(stream, f"{file_fingerprint(data.triples)} {source.fingerprint}", [Report()])
+
+
+def both_ways(stream: Stream) -> Stream:
+    """A stream of pairs with each pair in both orders."""
+    return Stream(lambda number: examples.both_orders(stream.batch(number)), stream.epoch)
+
+
+def _pairs_a_batch(recipe: Recipe) -> int:
+    """How many pairs of a relevant text and another there are in a batch."""
+    if recipe.examples.kind in ("grouped", "duo_lists"):
+        return recipe.run.batch
+    if recipe.run.batch % 2:
+        raise InputError(f"a batch of {recipe.run.batch} has no two halves", remedy="use an even number")
+    return recipe.run.batch // 2
 
 
 def open_set(
@@ -63,10 +111,15 @@ def open_set(
     if data.set is not None:
         return TrainingSet.open(data.set)
     assert data.queries is not None
-    queries = read_queries(data.queries)
+    queries = read_queries(data.queries, field=data.field)
+    qrels = {} if data.qrels is None else read_qrels(data.qrels)
+    if data.only is not None:  # of the others nothing is known from here on, not even their judgments
+        wanted = frozenset(data.only)
+        queries = [query for query in queries if query.id in wanted]
+        qrels = {qid: judged for qid, judged in qrels.items() if qid in wanted}
     return examples.training_set(
         queries,
-        {} if data.qrels is None else read_qrels(data.qrels),
+        qrels,
         _documents(data),
         tokenizer,
         None if data.run is None else Run.read(data.run, queries=queries),
@@ -86,10 +139,9 @@ def _documents(data: Data) -> Index | Iterable[Document]:
 
 
 def _stream(data: TrainingSet, drawn: Drawn, recipe: Recipe) -> Stream:
-    negatives = Negatives(drawn.first, drawn.last, drawn.judged, drawn.random)
+    negatives = _negatives(drawn)
     seed, size = recipe.run.seed, recipe.run.batch
-    if recipe.loss.taught and data.scores is None:
-        raise InputError("the training set has no teacher's scores", remedy="use a loss that needs none")
+    _check_taught(data, recipe)
     if drawn.kind == "balanced":
         return examples.balanced(data, size, seed, negatives)
     if drawn.kind == "duo":
@@ -97,6 +149,15 @@ def _stream(data: TrainingSet, drawn: Drawn, recipe: Recipe) -> Stream:
     if drawn.kind == "teacher_pairs":
         return examples.teacher_pairs(data, size, seed, drawn.first, drawn.last)
     return examples.grouped(data, drawn.group, size, seed, negatives, drawn.positives)
+
+
+def _check_taught(data: TrainingSet, recipe: Recipe) -> None:
+    if recipe.loss.taught and data.scores is None:
+        raise InputError("the training set has no teacher's scores", remedy="use a loss that needs none")
+
+
+def _negatives(drawn: Drawn) -> Negatives:
+    return Negatives(drawn.first, drawn.last, drawn.judged, drawn.random)
 
 
 def _eased(stream: Stream, recipe: Recipe) -> Stream:

@@ -13,6 +13,7 @@ from tamis.errors import InputError
 from tamis.infer.cross_encoder import BUNDLED
 from tamis.models.checkpoint import Checkpoint, load_checkpoint, with_third_segment
 from tamis.models.names import shapes
+from tamis.models.templates import ABLATED, Form, ablated
 from tamis.models.weights import LazyTensors
 from tamis.train.factorise import factorised
 from tamis.train.recipe import Model
@@ -20,8 +21,9 @@ from tamis.train.recipe import Model
 _LAYERS = {"distilbert": "n_layers"}  # what config.json calls them; in other families num_hidden_layers
 
 
-def load_start(model: Model, seed: int) -> Checkpoint:
-    """The checkpoint that training starts from; what it lacks is drawn from `seed`.
+def load_start(model: Model, seed: int, *, forms: bool = False) -> Checkpoint:
+    """The checkpoint that training starts from; what it lacks is drawn from `seed`. Who makes inputs in other
+    forms than the default says so: else a model that asks for one is refused.
 
     >>> load_start(Model(str(getfixture("tmp_path"))), seed=0)
     Traceback (most recent call last):
@@ -36,7 +38,26 @@ def load_start(model: Model, seed: int) -> Checkpoint:
         checkpoint = keep_layers(checkpoint, model.layers)
     if model.embedding is not None:
         checkpoint = factorised(checkpoint, model.embedding, seed)
+    checkpoint = with_form(checkpoint, model.form or checkpoint.config.form)
+    if checkpoint.config.form != "default" and not forms:
+        raise InputError(
+            f"{model.start} is for inputs of the form {checkpoint.config.form}, and only mono has those",
+            remedy="start from another model, or train it as a mono",
+        )
     return with_third_segment(checkpoint, seed) if model.third_segment else checkpoint
+
+
+def with_form(checkpoint: Checkpoint, form: Form) -> Checkpoint:
+    """The checkpoint with inputs in that form. A table of embeddings that it does without is zero, and its
+    training has to leave it so (`ABLATED`)."""
+    if form == checkpoint.config.form and form not in ABLATED:
+        return checkpoint
+    return replace(
+        checkpoint,
+        config=replace(checkpoint.config, form=form),
+        tensors=ablated(checkpoint.tensors, form) if form in ABLATED else checkpoint.tensors,
+        fingerprint=xxhash.xxh3_64(f"{checkpoint.fingerprint} {form}".encode()).hexdigest(),
+    )
 
 
 def keep_layers(checkpoint: Checkpoint, layers: Sequence[int]) -> Checkpoint:

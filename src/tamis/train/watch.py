@@ -25,6 +25,10 @@ class Watch:
         log."""
         return nullcontext(_ignore)
 
+    def ranking(self, what: str, count: int) -> AbstractContextManager[Callable[[int], object]]:
+        """So many queries are ranked: a function to be told how many more."""
+        return nullcontext(_ignore)
+
     def left_out(self, what: str) -> None:
         """Some of the data was not used, and why."""
 

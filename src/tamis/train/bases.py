@@ -1,0 +1,71 @@
+"""Recipes on recipes: what a recipe says stands in place of what its base says, field by field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tamis.errors import InputError
+from tamis.train.fields import read_toml
+
+BUNDLED = Path(__file__).parent / "recipes"
+
+#: Of these a recipe gives one: what it gives drops the others that its base gives.
+_EITHER = {
+    "optimiser": ("steps", "epochs"),
+    "folds": ("files", "count"),
+    "student": ("layers", "keep", "random"),
+}
+
+
+def read_tables(path: str | Path) -> dict[str, Any]:
+    """The tables of a recipe of any kind over those of its base, not yet checked. A recipe that is bundled
+    may be given by its name."""
+    bare = str(path) in bundled() and not Path(path).exists()
+    return _tables(BUNDLED / f"{path}.toml" if bare else Path(path), ())
+
+
+def _tables(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+    """A file's tables over those of its base."""
+    if path.resolve() in seen:
+        raise InputError("the recipe is its own base", remedy="leave out `base`", path=path)
+    tables = read_toml(path)
+    if "base" not in tables:
+        return tables
+    base = tables.pop("base")
+    if not isinstance(base, str):
+        remedy = f"it must be a file or one of {', '.join(bundled())}"
+        raise InputError(f"base is {base!r}", remedy=remedy, path=path)
+    beneath = path.parent / base
+    if not beneath.is_file():
+        beneath = BUNDLED / f"{base}.toml"
+    if not beneath.is_file():
+        remedy = f"give a file, or one of {', '.join(bundled())}"
+        raise InputError(f"there is no recipe {base!r}", remedy=remedy, path=path)
+    return _over(tables, _tables(beneath, (*seen, path.resolve())))
+
+
+def _over(tables: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    >>> _over({"optimiser": {"epochs": 2}}, {"optimiser": {"steps": 9, "clip": 1}, "loss": {"name": "kl"}})
+    {'optimiser': {'clip': 1, 'epochs': 2}, 'loss': {'name': 'kl'}}
+    """
+    merged = dict(base)
+    for name, table in tables.items():
+        beneath = base.get(name)
+        if isinstance(table, dict) and isinstance(beneath, dict):
+            either = set(_EITHER.get(name, ()))
+            dropped = either - set(table) if either & set(table) else set()
+            table = _over(table, {key: value for key, value in beneath.items() if key not in dropped})
+        merged[name] = table
+    return merged
+
+
+def bundled() -> list[str]:
+    """The names of the recipes inside the package.
+
+    >>> "monobert" in bundled()
+    True
+    """
+    return sorted(path.stem for path in BUNDLED.glob("*.toml"))

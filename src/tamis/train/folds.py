@@ -1,0 +1,352 @@
+"""Training by folds: cross-validation of a model, as the papers do it where judged queries are few.
+
+    [folds]
+    files = ["robust04.folds.json"]    # or count = 5: see `tamis.evaluate.folds`
+    run = "robust04.bm25.txt"          # what the models rerank
+
+For each fold the recipe is trained on the queries that the fold trains on, as if there were no others: data
+and dev run are cut to them by their ids (`only`) before anything is made of them. The fold's model then
+reranks the candidates of the queries that it tests on, which it has not seen, and the test folds together
+are one run. (Folds that are made here are stratified by how many relevant documents a query has: which fold
+a query is in is all that its judgments say to the model that it is tested on.)
+
+    OUT/folds.json          the folds
+    OUT/fold-1/ ...         a training each, as without folds; `done.json` when it has ended
+    OUT/test.run            all test queries, each ranked by the model of its fold; test.run.json beside it
+
+After a kill, folds that are done are left alone, the one that was at work goes on from its state, and queries
+that have been ranked are not ranked again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
+from math import ceil
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import torch
+import xxhash
+
+from tamis.errors import CorruptError, InputError
+from tamis.evaluate.folds import Fold, make_folds, read_folds, write_folds
+from tamis.expression import calls, parse
+from tamis.files import atomic_write, open_bytes, read_text, storage_errors
+from tamis.formats import Qrels, read_qrels, read_queries
+from tamis.infer.runtime import Device, Runtime
+from tamis.rank.given import GivenRun
+from tamis.ranking import Ranking, Run
+from tamis.stage import Stage
+from tamis.stages import SEARCHING, build
+from tamis.train.dev import texts_of_candidates
+from tamis.train.fit import Result
+from tamis.train.longdoc import train_by_recipe as train_long_by_recipe
+from tamis.train.longdoc_recipe import LongRecipe
+from tamis.train.loop import train_by_recipe
+from tamis.train.processes import Processes, own_device
+from tamis.train.recipe import Data, Dev, Folds, Recipe, in_pairs
+from tamis.train.state import has_state
+from tamis.train.watch import Watch
+
+FOLDS, DONE, RUN = "folds.json", "done.json", "test.run"
+_JOURNAL = "test.journal"
+_NAMED = 5  # ids that a message names
+_R = TypeVar("_R", bound=Recipe)
+
+
+@dataclass(frozen=True, slots=True)
+class FoldsResult:
+    """What came of it."""
+
+    run: Path  # of all test queries
+    queries: int  # how many it answers
+    folds: tuple[Result, ...]
+    left_out: tuple[str, ...]  # test queries without candidates
+
+
+def train_folds(
+    recipe: Recipe,
+    out: str | Path,
+    *,
+    device: Device = "auto",
+    resume: bool = False,
+    watch: Watch | None = None,
+) -> FoldsResult:
+    """Train a model for each fold of a recipe, and rank each fold's test queries with it."""
+    out, watch = Path(out), watch or Watch()
+    folds = open_folds(recipe)
+    template = pipeline_of(recipe)
+    _check_pipeline(template)
+    candidates, left_out = _candidates(recipe, folds)
+    if left_out:
+        some = ", ".join(left_out[:_NAMED]) + (", ..." if len(left_out) > _NAMED else "")
+        watch.left_out(f"{len(left_out):,} test queries without candidates: {some}")
+    folders = [out / f"fold-{number}" for number in range(1, len(folds) + 1)]
+    if not resume and any(has_state(folder) or (folder / DONE).exists() for folder in (out, *folders)):
+        raise InputError(f"{out} has a training run in it", remedy="add --resume, or give another folder")
+    own = own_device(device)
+    with Processes(torch.device("cpu" if own == "auto" else own)) as processes:
+        if processes.first:
+            with storage_errors(out):
+                out.mkdir(parents=True, exist_ok=True)
+            write_folds(out / FOLDS, folds)
+        results = []
+        for number, (fold, folder) in enumerate(zip(folds, folders, strict=True), start=1):
+            told = _OfFold(watch, f"Fold {number} of {len(folds)}")
+            results.append(_trained(fold_recipe(recipe, fold), folder, device, resume, told, processes.first))
+    run = out / RUN
+    if processes.first:
+        pipelines = [template.replace("{model}", json.dumps(str(result.model))) for result in results]
+        stages = [build(each, runtime=Runtime(device)) for each in pipelines]
+        _rank(candidates, stages, folds, folders, run, watch)
+    return FoldsResult(run, len(candidates.given), tuple(results), tuple(left_out))
+
+
+# -- what each fold may see
+# ------------------------------------------------------------------------------------------------------------
+
+
+def open_folds(recipe: Recipe) -> list[Fold]:
+    """The folds of a recipe, read or made; where there is a dev run, each has queries for it."""
+    plan, data = _plan(recipe), _tested(recipe)
+    known = [query.id for query in read_queries(str(data.queries), field=data.field)]
+    if plan.files:
+        folds = read_folds(*plan.files)
+    else:
+        if data.qrels is None:
+            raise InputError(f"{data.name} has no qrels to make folds of", remedy="give [folds] files")
+        folds = make_folds(read_qrels(data.qrels), plan.count or 0, seed=plan.seed, queries=known)
+    for number, fold in enumerate(folds, start=1):
+        if not set(fold.train).intersection(known):
+            raise InputError(
+                f"{data.name} has no training query of fold {number}",
+                remedy="check that the folds are of these queries",
+            )
+    if recipe.dev is None:
+        return folds
+    judged = read_qrels(recipe.dev.qrels)
+    return [held_out(fold, judged, plan.held_out, [plan.seed, number]) for number, fold in enumerate(folds)]
+
+
+def held_out(fold: Fold, judged: Qrels, share: float, seed: Sequence[int]) -> Fold:
+    """A fold some of whose judged training queries, drawn at random, are for validation instead; one that has
+    such queries stays as it is.
+
+    >>> fold = held_out(Fold(("q1", "q2", "q3"), ("q4",)), {"q1": {}, "q3": {}}, 0.1, [0])
+    >>> sorted(fold.train + fold.validation), len(fold.validation), "q2" in fold.train
+    (['q1', 'q2', 'q3'], 1, True)
+    """
+    if fold.validation:
+        return fold
+    able = [qid for qid in fold.train if qid in judged]
+    if not able or len(fold.train) < 2:
+        raise InputError(
+            f"a fold of {len(fold.train)} training queries has none for the dev run",
+            remedy="check that folds and dev run are of the same queries, or leave out [dev]",
+        )
+    count = max(ceil(share * len(able)), 1)
+    drawn = {able[place] for place in np.random.default_rng(list(seed)).permutation(len(able))[:count]}
+    rest = tuple(qid for qid in fold.train if qid not in drawn)
+    return Fold(rest, fold.test, tuple(qid for qid in able if qid in drawn))
+
+
+def fold_recipe(recipe: _R, fold: Fold) -> _R:
+    """The recipe of one fold: it learns from the fold's training queries, and its dev run has the fold's
+    validation queries. What was tested on is in neither, and so nothing that is trained depends on it.
+
+    >>> from tamis.train.recipe import Model, Optimiser
+    >>> data = Data(queries="q.jsonl", qrels="r.txt", corpus=("idx",), run="bm25.txt")
+    >>> recipe = Recipe(Model("m"), (data,), Optimiser(steps=1), folds=Folds(count=2))
+    >>> fold_recipe(recipe, Fold(("q1", "q2"), ("q3",))).data[0].only
+    ('q1', 'q2')
+    """
+    data = tuple(
+        each if each.whole else replace(each, only=_cut(each.only, fold.train)) for each in recipe.data
+    )
+    dev = recipe.dev and replace(recipe.dev, only=_cut(recipe.dev.only, fold.validation))
+    # `whole` has done its work, and says nothing in a recipe without folds
+    return replace(recipe, data=tuple(replace(each, whole=False) for each in data), dev=dev, folds=None)
+
+
+def _cut(only: tuple[str, ...] | None, queries: Sequence[str]) -> tuple[str, ...]:
+    return tuple(qid for qid in queries if only is None or qid in only)
+
+
+def _plan(recipe: Recipe) -> Folds:
+    if recipe.folds is None:
+        raise InputError("the recipe has no folds", remedy="add a table [folds]")
+    return recipe.folds
+
+
+def _tested(recipe: Recipe) -> Data:
+    """The data whose queries are tested on."""
+    return next(data for data in recipe.data if not data.whole)
+
+
+# -- training
+# ------------------------------------------------------------------------------------------------------------
+
+
+def _trained(recipe: Recipe, folder: Path, device: str, resume: bool, watch: Watch, first: bool) -> Result:
+    digest = _digest(recipe)
+    if (found := _read_done(folder)) is not None:
+        if found.pop("digest") != digest:
+            raise InputError(
+                f"{folder} was trained by another recipe, on other folds or other data",
+                remedy="go on with what it was begun with, or train into another folder",
+            )
+        return Result(**{**found, "model": folder / found["model"]})
+    job: Callable[..., Result] = train_long_by_recipe if isinstance(recipe, LongRecipe) else train_by_recipe
+    result = job(recipe, folder, device=device, resume=resume, watch=watch)
+    if first:
+        with atomic_write(folder / DONE, "w") as file:
+            content = {**asdict(result), "model": result.model.name, "digest": digest}
+            file.write(json.dumps(content, indent=1) + "\n")
+    return result
+
+
+def _read_done(folder: Path) -> dict[str, Any] | None:
+    path = folder / DONE
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(read_text(path))
+        if not {"digest", "model", "steps"} <= content.keys():
+            raise ValueError
+    except (ValueError, AttributeError):
+        raise CorruptError(f"{path} is damaged", remedy="delete it: --resume writes it again") from None
+    return cast("dict[str, Any]", content)
+
+
+def _digest(recipe: Recipe) -> str:
+    """Of the recipe, with the queries that it is cut to, and of what it learns from: of the judgments only
+    those that it sees."""
+    seen = xxhash.xxh3_128(repr(recipe).encode())
+    sources: list[Data | Dev] = [*recipe.data, *([recipe.dev] if recipe.dev else [])]
+    for each in sources:
+        for path in (each.queries, each.run, getattr(each, "teacher", None)):
+            if path is not None:
+                with open_bytes(path) as file:
+                    while some := file.read(1 << 20):
+                        seen.update(some)
+        if each.qrels is not None:
+            judged = read_qrels(each.qrels)
+            wanted = sorted(judged if each.only is None else judged.keys() & set(each.only))
+            seen.update(repr([(qid, sorted(judged[qid].items())) for qid in wanted]).encode())
+    return str(seen.hexdigest())
+
+
+class _OfFold(Watch):
+    """Says of which fold a job is a part."""
+
+    def __init__(self, watch: Watch, name: str) -> None:
+        self.watch, self.name = watch, name
+
+    def reading(self, what: str, noun: str) -> AbstractContextManager[Callable[[int], object]]:
+        return self.watch.reading(f"{what} ({self.name.lower()})", noun)
+
+    def training(
+        self, what: str, steps: int, measure: str = ""
+    ) -> AbstractContextManager[Callable[[Mapping[str, Any]], object]]:
+        return self.watch.training(self.name, steps, measure)
+
+    def left_out(self, what: str) -> None:
+        self.watch.left_out(f"{self.name}: {what}")
+
+
+# -- testing
+# ------------------------------------------------------------------------------------------------------------
+
+
+def pipeline_of(recipe: Recipe) -> str:
+    """What reranks with a fold's model, as the recipe says or as its model reads; {model} is the model.
+
+    >>> from tamis.train.recipe import Limits, Model, Optimiser
+    >>> recipe = Recipe(Model("m"), (Data(set="s"),), Optimiser(steps=1), limits=Limits(32, 256))
+    >>> pipeline_of(recipe)
+    'mono(model={model}, query_limit=32, limit=256)'
+    """
+    if recipe.folds is not None and recipe.folds.pipeline is not None:
+        return recipe.folds.pipeline
+    if isinstance(recipe, LongRecipe):
+        plan = recipe.longdoc
+        if plan.kind == "maxp":
+            mono = f"mono(model={{model}}, query_limit={plan.query}, limit={plan.sequence})"
+            cut = f"window={plan.window}, stride={plan.stride}, unit=tokens, passages={plan.passages}"
+            return f"maxp({mono}, {cut})"
+        return "cedr(model={model})" if plan.even else "parade(model={model})"
+    if in_pairs(recipe):
+        return "duo(model={model})"
+    return f"mono(model={{model}}, query_limit={recipe.limits.query or 64}, limit={recipe.limits.total})"
+
+
+def _check_pipeline(template: str) -> None:
+    """Before hours of training: that it can be made, and that it ranks what it is given."""
+    node = parse(template.replace("{model}", json.dumps("model")))
+    for call in calls(node):
+        if call.name in SEARCHING:
+            raise InputError(
+                f"{call.name} in pipeline of [folds] searches, and the run has the candidates",
+                remedy="leave it out",
+            )
+    build(node)
+
+
+def _candidates(recipe: Recipe, folds: Sequence[Fold]) -> tuple[GivenRun, list[str]]:
+    """The candidates of all test queries, and those queries that have none."""
+    plan, data = _plan(recipe), _tested(recipe)
+    path = str(plan.run or data.run)
+    queries = {query.id: query for query in read_queries(str(data.queries), field=data.field)}
+    run = Run.read(path, queries=queries.values())
+    for number, fold in enumerate(folds, start=1):
+        if not any(qid in run and qid in queries for qid in fold.test):
+            raise InputError(
+                f"{path} has no candidates for the test queries of fold {number}",
+                remedy="give a run of all queries",
+            )
+    asked = [qid for fold in folds for qid in fold.test]
+    tested = set(asked)
+    given = Run(ranking.head(plan.depth) for qid, ranking in run.items() if qid in tested and qid in queries)
+    texts = texts_of_candidates(given.values(), data.corpus, path)
+    return GivenRun(given, texts), [qid for qid in asked if qid not in given]
+
+
+def _rank(
+    candidates: GivenRun,
+    stages: Sequence[Stage],
+    folds: Sequence[Fold],
+    folders: Sequence[Path],
+    path: Path,
+    watch: Watch,
+) -> None:
+    """The test queries of each fold by its stage, as one run."""
+    from tamis import __version__
+
+    given, about = candidates.given, path.with_name(f"{path.name}.json")
+    whole = [candidates >> stage for stage in stages]
+    fingerprints = [stage.fingerprint for stage in whole]
+    if path.exists() and about.exists() and json.loads(read_text(about)).get("fingerprints") == fingerprints:
+        return
+    found: dict[str, Ranking] = {}
+    journals = [folder / _JOURNAL for folder in folders]
+    with watch.ranking("the test queries", len(given)) as advance:
+        for stage, fold, journal in zip(whole, folds, journals, strict=True):
+            queries = [given[qid].query for qid in fold.test if qid in given]
+            found.update(stage.run(queries, progress=advance, journal=journal))
+    run = Run(found[qid] for qid in given)
+    manifest = {
+        "tamis": __version__,
+        "pipelines": list(map(repr, stages)),
+        "fingerprints": fingerprints,
+        "queries": len(run),
+        "results": sum(map(len, run.values())),
+    }
+    run.write(path)
+    with atomic_write(about, "w") as file:
+        file.write(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
+    for journal in journals:
+        journal.unlink(missing_ok=True)

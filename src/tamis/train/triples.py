@@ -1,0 +1,275 @@
+"""Triples: a file with a query, a relevant text and one that is not in each line, as MS MARCO ships them.
+
+    what is a sieve <tab> A sieve is ... <tab> Soup is ...       texts
+    1185869 0 1641                                              ids, of queries and documents that are given
+
+The files are in a random order, are learned from in that order, and are larger than memory (the one of texts
+has 40 million lines): they are read along, a batch at a time, and again from the start when they end. A run
+that goes on after a kill reads past the lines that it has seen. Files may be compressed (`.gz`, `.zst`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import xxhash
+
+from tamis.columns import Array
+from tamis.documents import Document, Query
+from tamis.errors import InputError
+from tamis.files import PathLike, not_utf8, open_bytes, unreadable
+from tamis.formats.lines import located, numbered_lines, split_columns
+from tamis.infer.tokens import KEPT, TokenStore
+from tamis.models.templates import Tokenised
+from tamis.models.tokenizer import Tokenizer
+from tamis.retrieve.index import Index
+from tamis.train.sets import Group, Judged, TrainingSet
+from tamis.train.streams import Batch, Stream
+
+_COMPARED = 1 << 20  # bytes at either end of a file by which it is known again
+_BATCH = 1024  # documents tokenised at a time
+_LABELS = np.array([1, 0], np.float32)
+
+
+class Line(NamedTuple):
+    """A line of a file."""
+
+    number: int
+    text: str
+
+
+class Source(Protocol):
+    """What the lines of a file mean."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with whatever a line stands for."""
+        ...
+
+    def batch(self, lines: Sequence[Line]) -> TrainingSet:
+        """A query for each line, and two documents: the relevant one and the other. What is wrong with a
+        line is an `InputError` with its number."""
+        ...
+
+
+def stream_triples(path: PathLike, source: Source, size: int, *, counted: bool = False) -> Stream:
+    """Batches of `size` triples, in the order of the file. Only if they are `counted`, which takes a walk
+    through the file, is it known how many batches an epoch has; else it says 1."""
+    lines = Lines(path)
+
+    def batch(number: int) -> Batch:
+        try:
+            data = source.batch(lines.take(number * size, size))
+        except InputError as error:
+            raise error if error.line is None else located(error, path, error.line) from None
+        return Batch(data, [Group(n, np.array([2 * n, 2 * n + 1]), _LABELS) for n in range(len(data))])
+
+    return Stream(batch, -(-lines.count() // size) if counted else 1)
+
+
+class Lines:
+    """The lines of a file by their numbers, which are asked for in rising order: to go back is to begin
+    again. Blank lines do not count, and after the last comes the first.
+
+    >>> file = getfixture("tmp_path") / "triples.tsv"
+    >>> _ = file.write_text("a\\n\\nb\\nc\\n")
+    >>> lines = Lines(file)
+    >>> [line.text for line in lines.take(2, 3)], lines.take(1, 1)
+    (['c', 'a', 'b'], [Line(number=3, text='b')])
+    """
+
+    def __init__(self, path: PathLike) -> None:
+        self._path, self._total = path, 0
+        self._rows, self._next = _rows(path), 0
+
+    def take(self, start: int, count: int) -> list[Line]:
+        """`count` lines from the one with the number `start` on."""
+        start = start % self._total if self._total else start
+        if start < self._next:
+            self._rewind()
+        while self._next < start:
+            if self._read() is None:  # the end, and now it is known where that is
+                return self.take(start, count)
+        found: list[Line] = []
+        while len(found) < count:
+            if (row := self._read()) is not None:
+                found.append(_decoded(*row, self._path))
+        return found
+
+    def count(self) -> int:
+        """How many there are."""
+        while not self._total:
+            self._read()
+        return self._total
+
+    def _read(self) -> tuple[int, bytes] | None:
+        """The next line, or None at the end, after which the first is the next."""
+        row = next(self._rows, None)
+        if row is not None:
+            self._next += 1
+            return row
+        if not self._next:
+            raise InputError("no triple in it", remedy="check the file", path=str(self._path))
+        self._total = self._next
+        self._rewind()
+        return None
+
+    def _rewind(self) -> None:
+        self._rows, self._next = _rows(self._path), 0
+
+
+def _rows(path: PathLike) -> Iterator[tuple[int, bytes]]:
+    with open_bytes(path) as stream:
+        for number, raw in numbered_lines(stream):
+            if raw and not raw.isspace():
+                yield number, raw
+
+
+def _decoded(number: int, raw: bytes, path: PathLike) -> Line:
+    try:
+        return Line(number, raw.decode().rstrip("\r\n"))
+    except UnicodeDecodeError as error:
+        raise not_utf8(error, path=path, line=number) from None
+
+
+def file_fingerprint(path: PathLike) -> str:
+    """Of a file's size and its two ends: to read all of it would take as long as to learn from it."""
+    try:
+        with Path(path).open("rb") as file:
+            seen = xxhash.xxh3_128(file.read(_COMPARED))
+            size = file.seek(0, 2)
+            file.seek(max(size - _COMPARED, 0))
+            seen.update(file.read() + str(size).encode())
+    except FileNotFoundError:
+        raise InputError("no such file", remedy="check the path", path=str(path)) from None
+    except OSError as error:
+        raise unreadable(path, error) from error
+    return str(seen.hexdigest())
+
+
+# -- what lines mean
+# ------------------------------------------------------------------------------------------------------------
+
+
+class TextTriples:
+    """Lines of three texts, separated by tabs."""
+
+    def __init__(self, tokenizer: Tokenizer, limit: int = KEPT) -> None:
+        self._tokenizer, self._limit = tokenizer, limit
+
+    @property
+    def fingerprint(self) -> str:
+        return self._tokenizer.fingerprint
+
+    def batch(self, lines: Sequence[Line]) -> TrainingSet:
+        rows = [_cells(line, line.text.split("\t"), "texts, separated by tabs") for line in lines]
+        texts = [text for _, relevant, other in rows for text in (relevant, other)]
+        return _set(
+            self._tokenizer.encode([query for query, _, _ in rows], limit=KEPT),
+            self._tokenizer.encode(texts, limit=self._limit),
+            [f"of line {line.number}" for line in lines],
+            [f"{which} of line {line.number}" for line in lines for which in ("the first", "the second")],
+        )
+
+
+class IdTriples:
+    """Lines of three ids: a query's and two documents'. The documents of an index are looked up; those of
+    files are tokenised and held in memory."""
+
+    def __init__(
+        self,
+        queries: Iterable[Query],
+        documents: Index | Iterable[Document],
+        tokenizer: Tokenizer,
+        limit: int = KEPT,
+    ) -> None:
+        asked = list(queries)
+        self._queries = tokenizer.encode([query.text for query in asked], limit=KEPT)
+        self._asked = {query.id: place for place, query in enumerate(asked)}
+        seen = xxhash.xxh3_128(tokenizer.fingerprint.encode())
+        _add(seen, list(self._asked), self._queries)
+        self._documents: TokenStore | _Held
+        if isinstance(documents, Index):
+            self._documents = TokenStore(documents, tokenizer, limit=limit)
+            self._documents.prepare()
+            seen.update(documents.fingerprint.encode())
+        else:
+            self._documents = _Held(documents, tokenizer, limit)
+            _add(seen, list(self._documents.places), self._documents.tokens)
+        self.fingerprint = str(seen.hexdigest())
+
+    def batch(self, lines: Sequence[Line]) -> TrainingSet:
+        rows = [_cells(line, split_columns(line.text), "ids") for line in lines]
+        for line, (query, *_) in zip(lines, rows, strict=True):
+            if query not in self._asked:
+                raise InputError(
+                    f"the query {query!r} is not among the queries",
+                    remedy="give all of them, or leave out queries and corpus if these are texts",
+                    line=line.number,
+                )
+        ids = [docid for _, relevant, other in rows for docid in (relevant, other)]
+        missing = frozenset(self._missing(ids))
+        for line, (_, *both) in zip(lines, rows, strict=True):
+            if unknown := missing.intersection(both):
+                raise InputError(
+                    f"the corpus has no document {min(unknown)!r}", remedy="give all of it", line=line.number
+                )
+        queries = self._queries.take([self._asked[query] for query, _, _ in rows])
+        return _set(queries, self._documents.texts(ids), [query for query, _, _ in rows], ids)
+
+    def _missing(self, ids: Sequence[str]) -> Iterable[str]:
+        if isinstance(self._documents, TokenStore):
+            return self._documents.index.missing(ids)
+        places = self._documents.places
+        return (docid for docid in ids if docid not in places)
+
+
+class _Held:
+    """A corpus as tokens."""
+
+    def __init__(self, documents: Iterable[Document], tokenizer: Tokenizer, limit: int) -> None:
+        self.places: dict[str, int] = {}
+        parts, some = list[Tokenised](), list[str]()
+        for document in documents:
+            if document.id in self.places:
+                raise InputError(
+                    f"the document id {document.id!r} occurs twice", remedy="give every document its own"
+                )
+            self.places[document.id] = len(self.places)
+            some.append(document.contents)
+            if len(some) == _BATCH:
+                parts.append(tokenizer.encode(some, limit=limit))
+                some = []
+        self.tokens = Tokenised.join([*parts, tokenizer.encode(some, limit=limit)])
+
+    def texts(self, ids: Sequence[str]) -> Tokenised:
+        return self.tokens.take([self.places[docid] for docid in ids])
+
+
+def _cells(line: Line, cells: Sequence[str], what: str) -> tuple[str, str, str]:
+    if len(cells) != 3:
+        raise InputError(
+            f"{len(cells)} columns where triples have 3",
+            remedy=f"write a query, a relevant document and another as {what}",
+            line=line.number,
+        )
+    query, relevant, other = cells
+    return query, relevant, other
+
+
+def _set(
+    queries: Tokenised, documents: Tokenised, query_ids: Sequence[str], document_ids: Sequence[str]
+) -> TrainingSet:
+    count = len(queries)
+    relevant: Array = np.arange(0, 2 * count, 2, dtype=np.int32)
+    judged = Judged(np.arange(count + 1), relevant, np.ones(count, np.int32))
+    return TrainingSet(queries, documents, query_ids, document_ids, judged)
+
+
+def _add(seen: xxhash.xxh3_128, ids: Sequence[str], tokens: Tokenised) -> None:
+    seen.update("\n".join(ids).encode("utf-8", "surrogatepass"))
+    for values in (tokens.ids, tokens.ends):
+        seen.update(np.ascontiguousarray(values).view(np.uint8).data)
