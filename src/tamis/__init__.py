@@ -14,11 +14,16 @@ if TYPE_CHECKING:
     from tamis.documents import Document, Query
     from tamis.errors import TamisError
     from tamis.rank.birch import Birch
+    from tamis.rank.cascade import Cascade
     from tamis.rank.combine import Fuse, Interpolate, Normalise
     from tamis.rank.duo import Duo
+    from tamis.rank.early_exit import IfUnsure
+    from tamis.rank.longdoc import Cedr, Parade
+    from tamis.rank.ltr import LTR
     from tamis.rank.mono import Mono
     from tamis.rank.passage import AvgP, FirstP, KMaxP, MaxP, SumP
     from tamis.ranking import Hit, Ranking, Run, ScoreKind, Span
+    from tamis.retrieve.dependence import SDM, Dependence
     from tamis.retrieve.feedback import RM3
     from tamis.retrieve.index import Index
     from tamis.retrieve.retriever import Retriever
@@ -29,20 +34,27 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BM25",
+    "LTR",
     "RM3",
+    "SDM",
     "AvgP",
     "Birch",
+    "Cascade",
+    "Cedr",
+    "Dependence",
     "Document",
     "Duo",
     "FirstP",
     "Fuse",
     "Hit",
+    "IfUnsure",
     "Index",
     "Interpolate",
     "KMaxP",
     "MaxP",
     "Mono",
     "Normalise",
+    "Parade",
     "Pipeline",
     "Query",
     "QueryLikelihood",
@@ -62,11 +74,16 @@ _HOME = {
     "tamis.documents": ("Document", "Query"),
     "tamis.errors": ("TamisError",),
     "tamis.rank.birch": ("Birch",),
+    "tamis.rank.cascade": ("Cascade",),
     "tamis.rank.combine": ("Fuse", "Interpolate", "Normalise"),
     "tamis.rank.duo": ("Duo",),
+    "tamis.rank.early_exit": ("IfUnsure",),
+    "tamis.rank.longdoc": ("Cedr", "Parade"),
+    "tamis.rank.ltr": ("LTR",),
     "tamis.rank.mono": ("Mono",),
     "tamis.rank.passage": ("AvgP", "FirstP", "KMaxP", "MaxP", "SumP"),
     "tamis.ranking": ("Hit", "Ranking", "Run", "ScoreKind", "Span"),
+    "tamis.retrieve.dependence": ("SDM", "Dependence"),
     "tamis.retrieve.feedback": ("RM3",),
     "tamis.retrieve.index": ("Index",),
     "tamis.retrieve.retriever": ("Retriever",),

@@ -16,7 +16,9 @@ import numpy as np
 
 from tamis.columns import Array
 from tamis.documents import Query
+from tamis.rank.early_exit import IfUnsure
 from tamis.rank.given import GivenRun
+from tamis.rank.ltr import LTR
 from tamis.ranking import Ranking
 from tamis.retrieve.dependence import SDM
 from tamis.retrieve.feedback import RM3
@@ -46,7 +48,8 @@ class Step:
 def plan(stage: Stage, candidates: Sequence[int] | Array) -> list[Step]:
     """The steps of a pipeline for queries that come with so many candidates each, 0 for bare queries.
 
-    How many documents a search finds is not known before: it is taken to find all that it is asked for.
+    How many documents a search finds is not known before: it is taken to find all that it is asked for. Nor
+    is it known which queries `if_unsure` lets pass: all are taken to go on.
 
     >>> from tamis.stages import build
     >>> mono, duo = plan(build("mono % 50 >> duo(k=30)"), [1000, 20])
@@ -78,15 +81,22 @@ def _plan(stage: Stage, enter: Array, depth: int | None) -> list[Step]:
         needed = {count: model.inferences(count) for count in np.unique(enter).tolist()}
         inferences = np.array([needed[count] for count in enter.tolist()], dtype=np.int64)
         return [Step(stage, enter, enter, inferences, model)]
+    if isinstance(stage, IfUnsure):
+        # which queries will be sure is not known before: at most, none is; those that are keep what they have
+        steps = _plan(stage.stage, enter, depth)
+        return [*steps, Step(stage, enter, np.maximum(enter, steps[-1].leave), none)]
     inside = [_plan(part, enter, None) for part in stage.parts]
+    if isinstance(stage, LTR):  # which keeps the candidates that come in, whatever its stages find
+        return [*(step for steps in inside for step in steps), Step(stage, enter, enter, none)]
     # of several stages' candidates some may be the same: no more than the sum
     leave = sum((steps[-1].leave for steps in inside), start=none) if inside else enter
     return [*(step for steps in inside for step in steps), Step(stage, enter, leave, none)]
 
 
 def counts_exactly(stage: Stage) -> bool:
-    """Whether a plan of it is exact: where nothing is searched for, every number is known before."""
-    return not any(isinstance(part, Retriever | SDM | RM3) for part in _walk(stage))
+    """Whether a plan of it is exact: where nothing is searched for and no query may leave early, every number
+    is known before."""
+    return not any(isinstance(part, Retriever | SDM | RM3 | IfUnsure) for part in _walk(stage))
 
 
 # -- models at work
@@ -165,7 +175,7 @@ def calibrate(stage: Reranker, rankings: Sequence[Ranking]) -> Calibration | Non
         seconds = time.perf_counter() - started
         if inferences:
             measured = Calibration(inferences, seconds)
-        if seconds >= _LONG_ENOUGH or inferences >= _ENOUGH or k >= max(map(len, rankings)):
+        if (inferences and seconds >= _LONG_ENOUGH) or inferences >= _ENOUGH or k >= max(map(len, rankings)):
             break
         k *= 2
     return measured

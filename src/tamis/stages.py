@@ -13,6 +13,7 @@ from tamis.errors import ExpressionError, InputError
 from tamis.expression import Call, Keep, Node, Then, Value, calls, parse
 from tamis.infer.runtime import Runtime
 from tamis.rank.combine import Fuse, Interpolate, Normalise
+from tamis.rank.early_exit import IfUnsure
 from tamis.retrieve.dependence import SDM, Dependence
 from tamis.retrieve.feedback import RM3
 from tamis.retrieve.retriever import Retriever
@@ -64,6 +65,11 @@ def _over_stage(name: str) -> tuple[str, Maker]:
     return name, lambda given, stages, options: _imported(name)(*stages, **options)
 
 
+def _over_index(name: str) -> tuple[str, Maker]:
+    """Of a stage over others that may ask the index about the candidates, by where it is."""
+    return name, lambda given, stages, options: _imported(name)(*stages, **options, index=given.index)
+
+
 #: The names of the language: what gives each its parameters (or where that is), and what makes the stage. A
 #: parameter without a default is a stage (`*stages`: any number of them); the others are options, and their
 #: annotations say what they may be.
@@ -75,6 +81,7 @@ STAGES: dict[str, tuple[Callable[..., Any] | str, Maker]] = {
     "rm3": (RM3, _plain(RM3)),
     "mono": _neural("tamis.rank.mono.Mono"),
     "duo": _neural("tamis.rank.duo.Duo"),
+    "cascade": _neural("tamis.rank.cascade.Cascade"),
     "firstp": _over_stage("tamis.rank.passage.FirstP"),
     "maxp": _over_stage("tamis.rank.passage.MaxP"),
     "sump": _over_stage("tamis.rank.passage.SumP"),
@@ -83,16 +90,19 @@ STAGES: dict[str, tuple[Callable[..., Any] | str, Maker]] = {
     "birch": _over_stage("tamis.rank.birch.Birch"),
     "cedr": _neural("tamis.rank.longdoc.Cedr"),
     "parade": _neural("tamis.rank.longdoc.Parade"),
+    "if_unsure": (IfUnsure, _plain(IfUnsure)),
     "interpolate": (Interpolate, _plain(Interpolate)),
     "normalise": (Normalise, _plain(Normalise)),
     "fuse": (Fuse, _plain(Fuse)),
+    "ltr": _over_index("tamis.rank.ltr.LTR"),
 }
 
 #: Those that search, for which there must be an index.
 SEARCHING = frozenset({"bm25", "ql", "tfidf", "sdm", "rm3"})
 
-#: Parameters of Python that the language does not have: what a machine offers is for a `Runtime` to say.
-_OF_THE_MACHINE = ("device", "workers", "cache")
+#: Parameters of Python that the language does not have: what a machine offers is for a `Runtime` to say, and
+#: nothing in an expression is a program.
+_OF_PYTHON = ("device", "workers", "cache", "sure", "index")
 
 
 def build(pipeline: str | Node, index: Index | None = None, runtime: Runtime | None = None) -> Stage:
@@ -134,7 +144,7 @@ def parameters_of(name: str) -> dict[str, inspect.Parameter]:
     """
     giver, _ = STAGES[name]
     known = inspect.signature(_imported(giver) if isinstance(giver, str) else giver, eval_str=True)
-    return {key: each for key, each in known.parameters.items() if key not in _OF_THE_MACHINE}
+    return {key: each for key, each in known.parameters.items() if key not in _OF_PYTHON}
 
 
 def _build(node: Node, given: Given) -> Stage:

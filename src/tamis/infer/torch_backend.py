@@ -63,10 +63,10 @@ class TorchBackend:
 
     def margins(self, inputs: Inputs) -> Array:
         """One float32 an input: its logit, or with two labels the second less the first."""
-        _check(inputs, self.config)
+        check(inputs, self.config)
         try:
             with torch.inference_mode():
-                logits = self._packed(inputs) if self.layout == "packed" else self._padded(inputs)
+                logits = self._forward(*self._arguments(inputs))
                 margins = logits[:, 0] if self.config.labels == 1 else logits[:, 1] - logits[:, 0]
                 values: Array = margins.float().cpu().numpy()  # here, and only here, the device is waited for
                 return values
@@ -78,7 +78,11 @@ class TorchBackend:
             torch.cuda.empty_cache()
         raise OutOfMemory
 
-    def _packed(self, inputs: Inputs) -> Tensor:
+    def _arguments(self, inputs: Inputs) -> tuple[Tensor | int, ...]:
+        """What the encoder takes, on the device."""
+        return self._packed(inputs) if self.layout == "packed" else self._padded(inputs)
+
+    def _packed(self, inputs: Inputs) -> tuple[Tensor | int, ...]:
         """All of a batch's numbers go to the device in one copy, from memory that the device reads itself."""
         tokens, count = len(inputs.ids), len(inputs)
         host = torch.empty(2 * tokens + count + 1, dtype=torch.int32, pin_memory=self.device.type == "cuda")
@@ -86,16 +90,15 @@ class TorchBackend:
         numbers[:tokens], numbers[tokens : 2 * tokens] = inputs.ids, inputs.segments
         numbers[2 * tokens :] = inputs.ends
         there = host.to(self.device, non_blocking=True)
-        return self._forward(
-            there[:tokens], there[tokens : 2 * tokens], there[2 * tokens :], _rounded(inputs, self.config)
-        )
+        longest = _rounded(inputs, self.config)
+        return there[:tokens], there[tokens : 2 * tokens], there[2 * tokens :], longest
 
-    def _padded(self, inputs: Inputs) -> Tensor:
+    def _padded(self, inputs: Inputs) -> tuple[Tensor | int, ...]:
         lengths = inputs.lengths
         seen = np.arange(int(lengths.max())) < lengths[:, None]
         ids, segments = np.zeros(seen.shape, np.int32), np.zeros(seen.shape, np.int32)
         ids[seen], segments[seen] = inputs.ids, inputs.segments
-        return self._forward(*(torch.from_numpy(array).to(self.device) for array in (ids, segments, lengths)))
+        return tuple(torch.from_numpy(array).to(self.device) for array in (ids, segments, lengths))
 
 
 def device_of(name: str) -> torch.device:
@@ -150,7 +153,7 @@ def _rounded(inputs: Inputs, config: EncoderConfig) -> int:
     return min(-(-longest // _PADDED_TO) * _PADDED_TO, config.max_length)
 
 
-def _check(inputs: Inputs, config: EncoderConfig) -> None:
+def check(inputs: Inputs, config: EncoderConfig) -> None:
     """On a card, a number outside a table ends every later use of the card by this process."""
     for what, found, there_are in (
         ("token", inputs.ids, config.vocabulary),

@@ -86,10 +86,16 @@ def load_checkpoint(
     return Checkpoint(folder, config, _overlay(tensors, head), _derived(fingerprint, head), raw)
 
 
-def save_checkpoint(checkpoint: Checkpoint, folder: str | Path, dtype: FloatType = "float32") -> None:
+def save_checkpoint(
+    checkpoint: Checkpoint,
+    folder: str | Path,
+    dtype: FloatType = "float32",
+    others: Mapping[str, Array] | None = None,
+) -> None:
     """Write a checkpoint as a Hugging Face folder, which transformers and sentence-transformers load.
 
-    Every file takes its name only when it is whole; the weights come last.
+    Every file takes its name only when it is whole; the weights come last. `others` are tensors that lie
+    beside the encoder's, under their own names.
     """
     folder = Path(folder)
     with storage_errors(folder):
@@ -103,7 +109,8 @@ def save_checkpoint(checkpoint: Checkpoint, folder: str | Path, dtype: FloatType
         _write_json(folder / TOKENIZER_CONFIG, _tokenizer_config(checkpoint))
     read = checkpoint.tensors.__getitem__
     renamed = {theirs: partial(read, ours) for ours, theirs in hugging_face_names(config).items()}
-    write_tensors(folder / WEIGHTS, LazyTensors(renamed), dtype)
+    beside = {name: partial(others.__getitem__, name) for name in others} if others else {}
+    write_tensors(folder / WEIGHTS, LazyTensors(renamed | beside), dtype)
 
 
 def with_third_segment(checkpoint: Checkpoint, seed: int = 0) -> Checkpoint:

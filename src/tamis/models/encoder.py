@@ -73,8 +73,7 @@ class Encoder(nn.Module):
 
     def padded(self, ids: Tensor, segments: Tensor, lengths: Tensor) -> Tensor:
         """Logits [B, labels] of inputs ids [B, L] whose first `lengths` tokens count."""
-        x = self.embeddings(ids, segments, torch.arange(ids.shape[1], device=ids.device))
-        return self._logits(x, _Padded(lengths, ids.shape[1])).squeeze(1)
+        return self._logits(*self._padded(ids, segments, lengths)).squeeze(1)
 
     def packed(self, ids: Tensor, segments: Tensor, ends: Tensor, max_length: int) -> Tensor:
         """Logits [B, labels] of inputs laid end to end: input i is ids[ends[i] : ends[i + 1]], `ends` is
@@ -84,8 +83,7 @@ class Encoder(nn.Module):
     def hidden_states(self, ids: Tensor, segments: Tensor, lengths: Tensor) -> list[Tensor]:
         """What goes into the first layer and what comes out of each, [B, L, H]; padded inputs. The logits
         are `head(states[-1][:, 0])`."""
-        x = self.embeddings(ids, segments, torch.arange(ids.shape[1], device=ids.device))
-        return self._states(x, _Padded(lengths, ids.shape[1]))
+        return self._states(*self._padded(ids, segments, lengths))
 
     def packed_hidden_states(
         self, ids: Tensor, segments: Tensor, ends: Tensor, max_length: int
@@ -98,6 +96,10 @@ class Encoder(nn.Module):
         included. `x` is what goes into the layer, numbered from 0: `hidden_states(...)[layer]`."""
         return cast(Layer, self._layer(layer)).attention.scores(x)
 
+    def _padded(self, ids: Tensor, segments: Tensor, lengths: Tensor) -> tuple[Tensor, _Padded]:
+        x = self.embeddings(ids, segments, torch.arange(ids.shape[1], device=ids.device))
+        return x, _Padded(lengths, ids.shape[1])
+
     def _packed(self, ids: Tensor, segments: Tensor, ends: Tensor, max_length: int) -> tuple[Tensor, _Packed]:
         starts, lengths = ends[:-1], ends.diff()
         # the size is given, so that the device need not be waited for
@@ -108,14 +110,14 @@ class Encoder(nn.Module):
     def _layer(self, number: int) -> nn.Module:
         return self.layers[self.config.group(number)]
 
-    def _states(self, x: Tensor, attend: _Attend) -> list[Tensor]:
+    def _states(self, x: Tensor, attend: Attend) -> list[Tensor]:
         states = [x]
         for number in range(self.config.layers):
             x = self._layer(number)(x, attend)
             states.append(x)
         return states
 
-    def _logits(self, x: Tensor, attend: _Attend) -> Tensor:
+    def _logits(self, x: Tensor, attend: Attend) -> Tensor:
         """Of the last layer only the [CLS] rows are used, so only these are computed."""
         last = self.config.layers - 1
         for number in range(last):
@@ -154,7 +156,7 @@ class Layer(nn.Module):
         self.attention = Attention(config)
         self.feed_forward = FeedForward(config)
 
-    def forward(self, x: Tensor, attend: _Attend, first_only: bool = False) -> Tensor:
+    def forward(self, x: Tensor, attend: Attend, first_only: bool = False) -> Tensor:
         return cast(Tensor, self.feed_forward(self.attention(x, attend, first_only)))
 
 
@@ -169,7 +171,7 @@ class Attention(nn.Module):
         self.norm = nn.LayerNorm(config.hidden, config.norm_epsilon)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor, attend: _Attend, first_only: bool) -> Tensor:
+    def forward(self, x: Tensor, attend: Attend, first_only: bool) -> Tensor:
         rate = self.dropout.p if self.training else 0.0
         if first_only:
             hidden, weight, bias = x.shape[-1], self.qkv.weight, self.qkv.bias
@@ -227,11 +229,15 @@ class Head(nn.Module):
             return cast(Tensor, self.output(self.dropout(x)))
 
 
-class _Attend(Protocol):
+class Attend(Protocol):
     """Which token sees which: within its own input."""
 
     def first(self, x: Tensor) -> Tensor:
         """The rows of the first tokens."""
+        ...
+
+    def take(self, x: Tensor, inputs: Tensor) -> tuple[Tensor, Attend]:
+        """The rows of the inputs with these numbers, in that order, and which of them sees which."""
         ...
 
     def all_to_all(self, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor: ...
@@ -243,10 +249,16 @@ class _Padded:
     """Tensors are [B, L, ...]; what lies behind an input's length is seen by nobody."""
 
     def __init__(self, lengths: Tensor, width: int) -> None:
+        self.lengths = lengths
         self.mask = (torch.arange(width, device=lengths.device) < lengths[:, None])[:, None, None]
 
     def first(self, x: Tensor) -> Tensor:
         return x[:, :1]
+
+    def take(self, x: Tensor, inputs: Tensor) -> tuple[Tensor, _Padded]:
+        lengths = self.lengths[inputs]
+        width = int(lengths.max())
+        return x[inputs, :width], _Padded(lengths, width)
 
     def all_to_all(self, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # [B, N, L, D]
@@ -265,6 +277,13 @@ class _Packed:
 
     def first(self, x: Tensor) -> Tensor:
         return x.index_select(0, self.ends[:-1])
+
+    def take(self, x: Tensor, inputs: Tensor) -> tuple[Tensor, _Packed]:
+        lengths = self.ends.diff()[inputs]
+        ends = F.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+        moved = torch.repeat_interleave(self.ends[inputs] - ends[:-1], lengths)
+        rows = x.index_select(0, torch.arange(len(moved), device=x.device) + moved)
+        return rows, _Packed(ends, self.max_length)
 
     def all_to_all(self, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
         return _varlen(q, k, v, self.ends, self.ends, self.max_length, self.max_length)

@@ -63,8 +63,10 @@ _HEADS: Mapping[Family, tuple[str, str]] = {
     "distilbert": ("pre_classifier", "classifier"),
 }
 
-#: Heads of pretraining, and buffers that old versions saved: a checkpoint may hold them, ranking needs none.
+#: Heads of pretraining, those of exits (see `tamis.models.exits`), and buffers that old versions saved: a
+#: checkpoint may hold them, ranking by its last layer needs none.
 _UNUSED_HEADS = (
+    "exits.",
     "cls.",
     "lm_head.",
     "predictions.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tamis.infer.cross_encoder import BUNDLED, CrossEncoder
+from tamis.models.exits import has_exits
 from tamis.models.long_plan import is_long, read_plan
 from tamis.rank.longdoc import Cedr
 
@@ -23,5 +24,7 @@ def stage_of(model: str, revision: str | None = None) -> str:
     """
     if is_long(model):
         return "cedr" if read_plan(model).kind.startswith(Cedr.kinds) else "parade"
+    if has_exits(model):
+        return "cascade"
     config = CrossEncoder(model, revision=revision).checkpoint.config
     return "duo" if config.segments >= _OF_PAIRS else "mono"

@@ -43,8 +43,12 @@ class Processes:
             self.joined = False
 
     def wrapped(self, module: nn.Module) -> nn.Module:
-        """The module, its gradients averaged over the processes."""
-        return DistributedDataParallel(module) if self.world > 1 else module
+        """The module, its gradients averaged over the processes. One that says it is `partial` has parameters
+        that a step may not reach, the same in all processes."""
+        if self.world == 1:
+            return module
+        partial = bool(getattr(module, "partial", False))
+        return DistributedDataParallel(module, find_unused_parameters=partial)
 
     def quiet(self, module: nn.Module) -> AbstractContextManager[object]:
         """While gradients are only added up, nothing need be sent."""

@@ -1,0 +1,123 @@
+"""A model with exits by torch: a query's candidates go from exit to exit, ever fewer of them.
+
+One query is read at a time, so that nothing beside it can change a bit of its scores. Its candidates are
+packed where the device has a kernel for that, and elsewhere padded in rectangles of about one length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tamis.columns import Array
+from tamis.errors import TamisError
+from tamis.infer.engine import Engine, OutOfMemory, batches
+from tamis.infer.torch_backend import (
+    PRECISIONS,
+    TOKEN_BUDGETS,
+    TorchBackend,
+    check,
+    device_of,
+    has_packed_attention,
+    is_out_of_memory,
+    precision_of,
+)
+from tamis.models.exit_encoder import ExitEncoder, Walk
+from tamis.models.exits import ExitCheckpoint
+from tamis.models.templates import Inputs
+
+#: Of the live candidates, by their numbers, and their margins at an exit: the numbers of those that go on.
+Keep = Callable[[Array, Array], Array]
+
+
+class CascadeBackend(TorchBackend):
+    """A model with exits on a device; the options are `TorchBackend`'s, and `margins` are the last exit's."""
+
+    def __init__(self, checkpoint: ExitCheckpoint, device: str = "auto", precision: str = "auto") -> None:
+        self.device = device_of(device)
+        self.precision = precision_of(precision, self.device)
+        self.config = checkpoint.start.config
+        self.layout = "packed" if has_packed_attention(self) else "padded"
+        self.token_budget = TOKEN_BUDGETS[self.device.type]
+        self.compiled = False
+        encoder = ExitEncoder.from_exits(checkpoint).to(self.device, PRECISIONS[self.precision])
+        encoder.heads_at_full_precision()
+        self.encoder = encoder
+        self._forward = encoder.packed if self.layout == "packed" else encoder.padded
+
+    def walk(self, inputs: Inputs, keep: Keep, token_budget: int) -> Array:
+        """The margins of one query's candidates at each exit, float32[candidates, exits]; NaN at those that
+        they did not reach."""
+        check(inputs, self.config)
+        try:
+            with torch.inference_mode():
+                return self._walk(inputs, keep, token_budget)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+        # Outside the handler, whose exception keeps the tensors of the failed batch alive.
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        raise OutOfMemory
+
+    def _walk(self, inputs: Inputs, keep: Keep, token_budget: int) -> Array:
+        exits = len(self.encoder.exit_layers)
+        found = np.full((len(inputs), exits), np.nan, np.float32)
+        walks = [
+            (numbers, self._begin(inputs.take(numbers)))
+            for numbers in batches(inputs.lengths, token_budget, self.layout)
+        ]
+        for number in range(exits if walks else 0):
+            # all of them before any is read, which waits for the device
+            asked = [(numbers, self._margins(walk.logits())) for numbers, walk in walks]
+            for numbers, margins in asked:
+                found[numbers, number] = margins.cpu().numpy()
+            if number < exits - 1:
+                live = np.sort(np.concatenate([numbers for numbers, _ in walks]))
+                walks = _thinned(walks, keep(live, found[live, number]), self.device)
+        return found
+
+    def _begin(self, inputs: Inputs) -> Walk:
+        begin = self.encoder.walk_packed if self.layout == "packed" else self.encoder.walk_padded
+        return begin(*self._arguments(inputs))  # type: ignore[arg-type]
+
+    def _margins(self, logits: Tensor) -> Tensor:
+        return (logits[:, 0] if self.config.labels == 1 else logits[:, 1] - logits[:, 0]).float()
+
+
+def _thinned(
+    walks: list[tuple[Array, Walk]], going_on: Array, device: torch.device
+) -> list[tuple[Array, Walk]]:
+    """The walks with those inputs alone; one of which none is left ends."""
+    left = []
+    for numbers, walk in walks:
+        rows = np.flatnonzero(np.isin(numbers, going_on))
+        if len(rows):
+            if len(rows) < len(numbers):
+                walk.keep(torch.from_numpy(rows).to(device))
+            left.append((numbers[rows], walk))
+    return left
+
+
+class CascadeEngine(Engine):
+    """Scores a query's candidates from exit to exit, whatever their number."""
+
+    def __init__(self, backend: CascadeBackend) -> None:
+        super().__init__(backend)
+        self.cascade = backend
+
+    def walk(self, inputs: Inputs, keep: Keep) -> Array:
+        """See `CascadeBackend.walk`."""
+        while True:
+            try:
+                return self.cascade.walk(inputs, keep, self.token_budget)
+            except OutOfMemory:
+                self.token_budget //= 2
+            if self.token_budget < inputs.lengths.max():
+                raise TamisError(
+                    f"{len(inputs):,} candidates do not fit the memory of {self.cascade.description}",
+                    remedy="rank fewer, use a smaller model, shorter inputs or device='cpu'",
+                )

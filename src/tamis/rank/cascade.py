@@ -1,0 +1,183 @@
+"""A cascade of rerankers in one model (Soldaini & Moschitti 2020): after some of its layers, the worst of a
+query's candidates leave, and the layers above have the fewer to read.
+
+    128 candidates, exits after layers 4, 6, 8, 10 and 12, alpha = 0.3:  128 -> 90 -> 63 -> 44 -> 31
+
+Those that reach the last exit stand first, by what it says of them. Below them stand those that left at the
+exit before, by what that one said, and so on down to those that left first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tamis.columns import Array
+from tamis.expression import Call
+from tamis.infer.cascade import NAME, CascadeEncoder
+from tamis.infer.cross_encoder import Tally
+from tamis.infer.runtime import Device, Precision
+from tamis.models.exits import check_alpha, cost, kept, layers_run
+from tamis.models.templates import Inputs
+from tamis.rank.aggregate import probability
+from tamis.rank.cache import ScoreCache, pair_keys, prefix
+from tamis.rank.mono import pointwise_inputs
+from tamis.rank.reranker import Reranker
+from tamis.ranking import Ranking, ScoreKind, best_first
+
+if TYPE_CHECKING:
+    from tamis.infer.cascade_backend import Keep
+
+
+class Cascade(Reranker):
+    """Sorts candidates by P(relevant | query, text), as `mono` does, with a model that has exits: at each but
+    the last, the share `alpha` of a query's candidates that it likes least is not read any further. `alpha=0`
+    reads all of them to the end, and ranks as `mono` does with the same model.
+
+    `model` is a folder or a name on the hub; a recipe with a table [cascade] trains one (`base = "cascade"`).
+    It needs torch. With alpha above 0 the scores are the probability at the exit where a candidate left, less
+    the number of exits that it did not reach: from 0 to 1 for those that came to the end, below for others.
+
+        >>> Cascade("models/my-cascade", alpha=0.5)
+        cascade(model="models/my-cascade", alpha=0.5)
+    """
+
+    encoder: CascadeEncoder
+
+    def __init__(
+        self,
+        model: str = NAME,
+        alpha: float = 0.3,
+        precision: Precision = "auto",
+        query_limit: int = 64,
+        limit: int = 512,
+        *,
+        revision: str | None = None,
+        device: Device = "auto",
+        workers: int | None = None,
+        cache: str | Path | ScoreCache | None = None,
+    ) -> None:
+        check_alpha(alpha)
+        super().__init__(CascadeEncoder(model, revision=revision, device=device, precision=precision), cache)
+        self.alpha, self.query_limit, self.limit = float(alpha), query_limit, limit
+
+    @property
+    def expression(self) -> Call:
+        encoder = self.encoder
+        return self._call(
+            NAME,
+            [
+                ("model", encoder.model, NAME),
+                ("alpha", self.alpha, 0.3),
+                ("precision", encoder.precision, "auto"),
+                ("revision", encoder.revision, None),
+                ("query_limit", self.query_limit, 64),
+                ("limit", self.limit, 512),
+            ],
+        )
+
+    @property
+    def cost(self) -> float:
+        """The share of the whole model's work that is left to do for many candidates: 0.629 with the paper's
+        exits and alpha=0.3."""
+        return cost(self.encoder.layers, self.alpha)
+
+    def inferences(self, candidates: int) -> int:
+        """What a query with so many candidates takes, in inferences of the whole model: the layers that they
+        go through, by the model's number of layers, rounded up."""
+        layers = self.encoder.layers
+        return math.ceil(layers_run(candidates, layers, self.alpha) / layers[-1])
+
+    def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
+        inputs, cuts = pointwise_inputs(self.encoder, rankings, self.query_limit, self.limit)
+        read = [self._read(*each) for each in zip(rankings, inputs, strict=True)]
+        work = [self.inferences(len(ranking)) for ranking in rankings]
+        tallies = [
+            Tally(0 if cached else count, count if cached else 0, cut)
+            for (_, cached), count, cut in zip(read, work, cuts, strict=True)
+        ]
+        self._count(rankings, tallies)
+        found = zip(rankings, read, strict=True)
+        return [cascaded(ranking, margins, self.alpha) for ranking, (margins, _) in found]
+
+    def _read(self, ranking: Ranking, inputs: Inputs) -> tuple[Array, bool]:
+        """The margins of a query's candidates at the exits that they reach, and whether they come from the
+        cache. They do if all are there: to go on with some, what the layers below made of them is needed."""
+        keep = keeping(ranking.ids, self.alpha)
+        if self.cache is None:
+            return self.encoder.walk(inputs, keep), False
+        own = self._keys(ranking, inputs)
+        # alpha is no part of them: it decides whose margins are needed, and not what they are
+        keys = [
+            pair_keys(prefix(self.encoder.fingerprint, NAME, str(layer)), ranking.query.text, own)
+            for layer in self.encoder.layers
+        ]
+        known = walked(np.stack([self.cache.get(each) for each in keys], axis=1), keep)
+        if known is not None:
+            return known, True
+        margins = self.encoder.walk(inputs, keep)
+        for each, column in zip(keys, margins.T, strict=True):
+            self.cache.put(each, column)
+        return margins, False
+
+
+def walked(margins: Array, keep: Keep) -> Array | None:
+    """Of margins that are known at more exits than candidates reach, those at the exits that they reach; None
+    if one of these is not known (NaN).
+
+    >>> both = np.array([[9.0, 1.0], [8.0, 2.0]])
+    >>> walked(both, lambda live, margins: live[:1]).tolist()
+    [[9.0, 1.0], [8.0, nan]]
+    """
+    reached = np.full_like(margins, np.nan)
+    live = np.arange(len(margins))
+    for number in range(margins.shape[1]):
+        if number:
+            live = keep(live, reached[live, number - 1])
+        reached[live, number] = margins[live, number]
+        if np.isnan(reached[live, number]).any():
+            return None
+    return reached
+
+
+def keeping(ids: Sequence[str], alpha: float) -> Keep:
+    """Who goes on of the candidates with these ids: the best (1 - alpha) of those that are live, by their
+    margins; of equal ones the first by id.
+
+    >>> keep = keeping(["d", "c", "b", "a"], alpha=0.3)
+    >>> keep(np.arange(4), np.array([0.1, 3.0, 0.1, 2.0])).tolist()
+    [1, 3, 2]
+    """
+
+    def keep(live: Array, margins: Array) -> Array:
+        best = best_first(margins, [ids[number] for number in live.tolist()])
+        return live[best[: kept(len(live), alpha)]]
+
+    return keep
+
+
+def cascaded(ranking: Ranking, margins: Array, alpha: float) -> Ranking:
+    """The candidates by the exit that they reached, and by their margin there.
+
+    `margins` are float32[candidates, exits], and NaN from the second exit on for one that left at the first.
+
+    >>> from tamis.documents import Query
+    >>> given = Ranking(Query("q", ""), ("a", "b", "c"), np.zeros(3))
+    >>> found = cascaded(given, np.array([[9.0, np.nan], [9.5, -1.0], [9.5, 0.0]]), alpha=0.3)
+    >>> found.ids, found.scores.round(3).tolist()
+    (('c', 'b', 'a'), [0.5, 0.269, -0.0])
+    """
+    exits = margins.shape[1]
+    last = np.count_nonzero(~np.isnan(margins), axis=1) - 1  # the exit that each came to
+    at = margins[np.arange(len(ranking)), last].astype(np.float64)
+    order: list[int] = []
+    for number in range(exits - 1, -1, -1):
+        left = np.flatnonzero(last == number)
+        order += left[best_first(at[left], [ranking.ids[n] for n in left.tolist()])].tolist()
+    kind = ScoreKind.COMBINED if alpha else ScoreKind.PROBABILITY
+    scores = probability(at) - (exits - 1 - last)
+    return ranking.reordered(np.array(order, dtype=np.int64), scores, kind)

@@ -1,0 +1,117 @@
+"""Early exit by query: a stage is left out where the ranking so far is good enough.
+
+The papers name the idea and no rule. The rule here is the lead of the first candidate over the second; any
+other is a function of Python.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from types import CodeType
+from typing import Any
+
+import xxhash
+
+from tamis.errors import InputError, TamisError
+from tamis.expression import Call
+from tamis.ranking import Ranking, ScoreKind
+from tamis.stage import Stage
+
+Criterion = Callable[[Ranking], bool]
+
+#: Scores that mean the same in every query's list, so that one margin can be asked of all of them.
+_COMPARABLE = (ScoreKind.PROBABILITY, ScoreKind.LOGIT, ScoreKind.LOG_PROBABILITY)
+
+
+class IfUnsure(Stage):
+    """A stage for those queries alone whose ranking so far is not sure: `mono % 20 >> if_unsure(duo)`. The
+    others keep the ranking that they have, and cost nothing more.
+
+    A ranking is sure if its first candidate leads the second by `margin` or more, in the unit of the scores
+    that come in: probabilities, or with `mono(score=logit)` log-odds. With `margin=0` all are sure, and above
+    1 no two probabilities; one or no candidate is always sure. The scores of a search, or combined ones, mean
+    something within one list only, and are refused.
+
+    In Python, `sure` may be any function of a ranking in place of the margin:
+
+        >>> from tamis.rank.combine import Normalise
+        >>> def is_short(ranking):
+        ...     return len(ranking) < 10
+        >>> IfUnsure(Normalise(), margin=0.3), IfUnsure(Normalise(), sure=is_short)
+        (if_unsure(normalise, margin=0.3), if_unsure(normalise, sure=is_short))
+    """
+
+    def __init__(self, stage: Stage, margin: float = 0.5, *, sure: Criterion | None = None) -> None:
+        if not isinstance(stage, Stage):
+            raise InputError(f"if_unsure of {stage!r}", remedy="give a stage, as in if_unsure(duo)")
+        if not 0 <= margin < math.inf:
+            raise InputError(f"if_unsure with margin={margin}", remedy="use a number of at least 0")
+        self.stage, self.margin, self.sure = stage, float(margin), sure
+
+    @property
+    def expression(self) -> Call:
+        option: tuple[tuple[str, Any], ...] = () if self.margin == 0.5 else (("margin", self.margin),)
+        if self.sure is not None:
+            option = (("sure", getattr(self.sure, "__name__", type(self.sure).__name__)),)
+        return Call("if_unsure", (self.stage.expression,), option)
+
+    @property
+    def parts(self) -> Sequence[Stage]:
+        return [self.stage]
+
+    @property
+    def resources(self) -> str:
+        return (
+            self.stage.resources if self.sure is None else f"{self.stage.resources}\n{_known_as(self.sure)}"
+        )
+
+    def is_sure(self, ranking: Ranking) -> bool:
+        """Whether a ranking stays as it is."""
+        return leads(ranking, self.margin) if self.sure is None else bool(self.sure(ranking))
+
+    def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
+        unsure = [place for place, ranking in enumerate(rankings) if not self.is_sure(ranking)]
+        found = list(rankings)
+        if unsure:
+            for place, ranking in zip(
+                unsure, self.stage.apply([rankings[place] for place in unsure], depth), strict=True
+            ):
+                found[place] = ranking
+        return found
+
+
+def leads(ranking: Ranking, margin: float) -> bool:
+    """Whether the first candidate's score is that much above the second's; alone it has no rival.
+
+    >>> import numpy as np
+    >>> from tamis.documents import Query
+    >>> ranking = Ranking(Query("q", ""), ("a", "b"), np.array([0.75, 0.5]), ScoreKind.PROBABILITY)
+    >>> leads(ranking, 0.25), leads(ranking, 0.3)
+    (True, False)
+    """
+    if len(ranking) < 2:
+        return True
+    if ranking.kind not in _COMPARABLE:
+        raise TamisError(
+            f"a margin between scores of the kind {ranking.kind} means something else for every query",
+            remedy="put a model before it, as in mono >> if_unsure(duo), or give `sure` in Python",
+        )
+    return float(ranking.scores[0]) - float(ranking.scores[1]) >= margin
+
+
+def _known_as(criterion: Criterion) -> str:
+    """What tells a criterion from others: of a function its code and what it was made with, of any other
+    object what it prints as. An object that prints its address is another one in the next process, where a
+    journal then does not go on: better than to go on with another criterion."""
+    code = getattr(criterion, "__code__", None)
+    if code is None:
+        return repr(criterion)
+    held = [cell.cell_contents for cell in getattr(criterion, "__closure__", None) or ()]
+    defaults = getattr(criterion, "__defaults__", None), getattr(criterion, "__kwdefaults__", None)
+    return str(xxhash.xxh3_128_hexdigest(repr((_instructions(code), held, defaults)).encode()))
+
+
+def _instructions(code: CodeType) -> tuple[object, ...]:
+    inside = [_instructions(each) if isinstance(each, CodeType) else each for each in code.co_consts]
+    return code.co_code, code.co_names, inside
