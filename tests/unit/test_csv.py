@@ -168,7 +168,7 @@ def test_a_bad_header_is_an_error_even_when_lines_may_be_skipped(
         (b"2,a,b", 1, "3 columns where the header has 2: put quotes around a text that holds the separator"),
         (b"2", 1, "1 columns where the header has 2: give every row all the columns, be they empty"),
         (b'2,"a\n\nb",c', 3, "3 columns where the header has 2"),
-        (b",a", 1, '"" is not an id'),
+        (b",a", 1, '"" is not an id: fill it in, or leave the line out'),
         (b'2,"say "hi" there"', 1, 'text after a closing quote: write a quote inside a text twice ("")'),
         (b'2,"a\nsay "hi" there"', 2, "text after a closing quote"),
         (b"2,a\rb", 1, "a carriage return outside quotes"),

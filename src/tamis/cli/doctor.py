@@ -25,6 +25,7 @@ OPTIONAL = {
     "pyndeval": ("the measures alpha_nDCG, ERR_IA and StRecall", "pip install pyndeval"),
     "tantivy": ("`make bench` beside tantivy", "pip install 'tamis[bench]'"),
     "bm25s": ("`make bench` beside bm25s", "pip install 'tamis[bench]'"),
+    "ir-datasets": ("collections by their names, `irds:NAME`", "pip install 'tamis[irds]'"),
     "torch": ("training, and rerankers on a GPU", "pip install 'tamis[torch]'"),
 }
 _MANY_DELETED = 0.2

@@ -43,7 +43,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--format", choices=get_args(CorpusFormat), help="of the corpus, where its suffix does not say"
     )
-    parser.add_argument("--queries", metavar="Q", help="JSONL (BEIR), TSV or TREC topics, by the run's ids")
+    parser.add_argument("--queries", metavar="Q", help="JSONL (BEIR), TSV, TREC topics or irds:NAME")
     parser.add_argument(
         "-p",
         "--pipeline",

@@ -75,7 +75,8 @@ def to_id(value: object) -> str:
         return str(value)
     if isinstance(value, str) and value:
         return value
-    raise InputError(f"{json.dumps(value)[:40]} is not an id", remedy="use a string or a number")
+    remedy = "fill it in, or leave the line out" if value == "" else "use a string or a number"
+    raise InputError(f"{json.dumps(value)[:40]} is not an id", remedy=remedy)
 
 
 def to_text(value: object, key: str) -> str:
