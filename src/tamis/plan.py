@@ -18,7 +18,6 @@ from tamis.columns import Array
 from tamis.documents import Query
 from tamis.rank.early_exit import IfUnsure
 from tamis.rank.given import GivenRun
-from tamis.rank.ltr import LTR
 from tamis.ranking import Ranking
 from tamis.retrieve.dependence import SDM
 from tamis.retrieve.feedback import RM3
@@ -85,9 +84,17 @@ def _plan(stage: Stage, enter: Array, depth: int | None) -> list[Step]:
         # which queries will be sure is not known before: at most, none is; those that are keep what they have
         steps = _plan(stage.stage, enter, depth)
         return [*steps, Step(stage, enter, np.maximum(enter, steps[-1].leave), none)]
+    from tamis.rank.ltr import LTR  # not before: a plain search need not wait for it
+    from tamis.rank.ltr_features import first_stage
+
+    if isinstance(stage, LTR):
+        # it keeps the candidates that come in, whatever its stages find; those that search score them only
+        asked = (
+            _plan(part, enter, None) if first_stage(part) is None else [Step(part, enter, enter, none)]
+            for part in stage.parts
+        )
+        return [*(step for steps in asked for step in steps), Step(stage, enter, enter, none)]
     inside = [_plan(part, enter, None) for part in stage.parts]
-    if isinstance(stage, LTR):  # which keeps the candidates that come in, whatever its stages find
-        return [*(step for steps in inside for step in steps), Step(stage, enter, enter, none)]
     # of several stages' candidates some may be the same: no more than the sum
     leave = sum((steps[-1].leave for steps in inside), start=none) if inside else enter
     return [*(step for steps in inside for step in steps), Step(stage, enter, leave, none)]

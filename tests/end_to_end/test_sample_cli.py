@@ -59,7 +59,10 @@ def test_only_some_queries(sample: Sample) -> None:
         (["-o", "x.txt"], "one of the arguments --deep --shallow is required"),
         (["--deep", "0.1", "--shallow", "0.1", "-o", "x.txt"], "not allowed with argument"),
         (["--deep", "1.5", "-o", "x.txt"], "a rate of 1.5: use a rate above 0 and up to 1"),
+        (["--deep", "0.001", "-o", "x.txt"], "a rate of 0.001 keeps no judgment: use a larger one"),
+        (["--deep", "0.5", "--seed", "-1", "-o", "x.txt"], "the seed -1: use a whole number of at least 0"),
         (["--deep", "0.5", "-o", "."], ". is a folder"),
+        (["--deep", "0.5", "-o", "./qrels.txt"], "qrels.txt has the judgments: give another name"),
         (["--deep", "0.5", "--only", "others.tsv", "-o", "x.txt"], "others.tsv: no query of it is judged"),
     ],
 )
@@ -70,3 +73,4 @@ def test_mistakes_are_one_line(sample: Sample, arguments: list[str], problem: st
     assert problem in err
     assert len(err.splitlines()) == 1
     assert not Path("x.txt").exists()
+    assert len(Path("qrels.txt").read_text().splitlines()) == 200

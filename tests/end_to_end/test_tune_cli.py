@@ -123,13 +123,14 @@ def test_over_the_candidates_of_a_run(candidates: Path, given: Tune, stage: str,
         assert (two["index"], two["reranked"], two["corpus"]) == (None, "bm25.run", ["idx"])
 
 
-def test_a_query_without_candidates_is_tuned_as_zero(candidates: Path, given: Tune) -> None:
+@pytest.mark.parametrize("stage", ["", " >> interpolate(mono(model=m))", " >> ltr(mono(model=m), weights=1)"])
+def test_a_query_without_candidates_is_tuned_as_zero(candidates: Path, given: Tune, stage: str) -> None:
     lines = Path("bm25.run").read_text().splitlines(keepends=True)
     qid = lines[0].split()[0]
     Path("short.run").write_text("".join(line for line in lines if line.split()[0] != qid))
     status, printed, err = given(
         "some.tsv", str(DEMO / "qrels.txt"), "--run", "short.run", "--corpus", "idx", "-o", "tuned.run",
-        "-p", "given % {k}", "--grid", "k=4,8", "--folds", "2", "--json",
+        "-p", f"given % {{k}}{stage}", "--grid", "k=4,8", "--folds", "2", "--json",
     )  # fmt: skip
     assert status == 0
     assert err == "warning: the run has no candidates for 1 query: zero there\n"
@@ -143,7 +144,12 @@ def test_a_query_without_candidates_is_tuned_as_zero(candidates: Path, given: Tu
         (["--run", "bm25.run"], "a run without its corpus"),
         (["--corpus", "idx"], "no candidates"),
         (["--run", "bm25.run", "--corpus", "idx", "-p", "bm25(b={b})"], "bm25 searches, and here the run"),
+        (
+            ["--run", "bm25.run", "--corpus", "idx", "-p", "normalise >> given % {b}"],
+            "begin with it, as in given",
+        ),
         (["--run", "none.run", "--corpus", "idx"], "none.run: no such file"),
+        (["--run", "others.run", "--corpus", "idx"], "others.run: no query of it is asked"),
         (["--run", "bm25.run", "--corpus", "idx", "-o", "bm25.run"], "bm25.run is the run to be reranked"),
     ],
 )
@@ -151,6 +157,7 @@ def test_mistakes_about_a_run_are_one_line(
     candidates: Path, given: Tune, arguments: list[str], problem: str
 ) -> None:
     files = ["some.tsv", str(DEMO / "qrels.txt")]
+    Path("others.run").write_text("z9 Q0 d0001 1 1.0 t\n")
     usual = ["-p", "given % {b}", "--grid", "b=1,2", "-o", "tuned.run"]
     status, out, err = given(*files, *usual, *arguments)
     assert (status, out) == (2, "")
@@ -170,8 +177,13 @@ def test_mistakes_about_a_run_are_one_line(
         (["-p", "bm25(b={b})", "--grid", "b=0.4:x"], "'0.4:x' is no range"),
         (["-p", "bm25(b={b})", "--grid", "b=0.4,3"], "use 0 <= k1 <= 1000 and 0 <= b <= 1"),
         (["-p", "bm25(b={b}", "--grid", "b=0.4"], "column"),
+        (
+            ["-p", "given % {b}", "--grid", "b=4"],
+            "given stands for the candidates of a run, and there is none",
+        ),
         (["-p", "bm25(b={b})", "--grid", "b=0.4", "-m", "nDGC"], "there is no measure 'nDGC'"),
         (["-p", "bm25(b={b})", "--grid", "b=0.4", "--folds", "1"], "1 folds of 140 queries"),
+        (["-p", "bm25(b={b})", "--grid", "b=0.4", "--seed", "-1"], "the seed -1: use a whole number"),
         (["-p", "bm25(b={b})", "--grid", "b=0.4", "--fold-file", "none.json"], "none.json: no such file"),
     ],
 )

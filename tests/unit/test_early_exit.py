@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +106,39 @@ def test_criteria_that_differ_have_fingerprints_that_differ() -> None:
     assert len(set(prints)) == 4
     assert IfUnsure(Turned(), sure=at_least(3)).fingerprint == prints[0], "the same again"
     assert IfUnsure(Turned(), 0.2).fingerprint != IfUnsure(Turned(), 0.3).fingerprint
+
+
+@dataclass(frozen=True)
+class AtLeast:
+    count: int
+
+    def is_long(self, each: Ranking) -> bool:
+        return len(each) >= self.count
+
+
+FEW = 3
+
+
+def is_longer_than_few(each: Ranking) -> bool:
+    return len(each) > FEW
+
+
+def test_what_a_criterion_is_made_with_outside_of_its_code_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def known_as(sure: Callable[[Ranking], bool]) -> str:
+        return IfUnsure(Turned(), sure=sure).fingerprint
+
+    assert known_as(AtLeast(3).is_long) == known_as(AtLeast(3).is_long) != known_as(AtLeast(4).is_long)
+    before = known_as(is_longer_than_few)
+    assert known_as(is_longer_than_few) == before
+    monkeypatch.setitem(globals(), "FEW", 4)
+    assert known_as(is_longer_than_few) != before
+
+
+def test_a_bare_query_is_refused_and_one_that_found_nothing_is_not() -> None:
+    with pytest.raises(TamisError, match="if_unsure has no candidates for query '0': put a stage that finds"):
+        IfUnsure(Turned())("sieve")
+    nothing = Ranking(Query("q", "sieve"), kind=ScoreKind.RETRIEVAL)
+    assert IfUnsure(Turned())(nothing) is nothing
 
 
 # -- in the language

@@ -6,6 +6,7 @@ import shutil
 from importlib.util import find_spec
 from math import log2
 from random import Random
+from typing import Any
 
 import ir_measures
 import numpy as np
@@ -309,6 +310,20 @@ def test_bad_rankings(ids: str, scores: list[float], problem: str) -> None:
 
 def effect(qrels: dict[str, dict[str, int]], run: dict[str, Ranking], *names: str) -> TieEffect:
     return tie_effect(qrels, run, evaluate(qrels, run, names), names)
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ({"missing": "left_out"}, "evaluate with missing='left_out': use zero or left-out"),
+        ({"mean": "median"}, "evaluate with mean='median': use arithmetic or geometric or harmonic"),
+        ({"unjudged": "relevant"}, "evaluate with unjudged='relevant'"),
+        ({"short_lists": "n"}, "evaluate with short_lists='n'"),
+    ],
+)
+def test_an_option_that_there_is_not(option: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        evaluate({"q": {"a": 1}}, {"q": ranking("q", "ab")}, ["RR"], **option)
 
 
 def test_ties_that_matter_are_bounded() -> None:

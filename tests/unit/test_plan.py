@@ -90,6 +90,25 @@ def test_stages_within_stages_are_counted(index: Index) -> None:
     assert [repr(model) for model in rerankers(inside)] == ["mono", "mono", "duo(k=3)"]
 
 
+def test_learning_to_rank_keeps_the_candidates_that_come_in(index: Index) -> None:
+    stage = build(
+        'bm25 % 9 >> ltr(ql, bm25 % 2, mono % 4, ql % 20 >> mono, weights="1 1 1 1") % 5 >> mono', index
+    )
+    counts = [
+        (step.enter.tolist(), step.leave.tolist(), step.inferences.tolist()) for step in plan(stage, [0])
+    ]
+    assert counts == [
+        ([0], [9], [0]),
+        ([9], [9], [0]),  # a search inside of it scores those, and finds none
+        ([9], [9], [0]),
+        ([9], [4], [9]),  # what a model drops is scored all the same
+        ([9], [20], [0]),  # a pipeline that begins with a search ranks what it finds
+        ([20], [20], [20]),
+        ([9], [5], [0]),
+        ([5], [5], [5]),
+    ]
+
+
 def test_no_queries_are_no_plan_to_sample(index: Index) -> None:
     assert sample(index.bm25(), []) == []
     assert sample(build("mono"), [Query("q", "castle")]) == []

@@ -203,6 +203,12 @@ def test_wins_ties_and_losses() -> None:
     assert win_tie_loss([0.2, 0.0, 0.3 - 0.2 - 0.1, -1e-9]) == (1, 2, 1)
 
 
+def test_what_is_no_seed() -> None:
+    for chance in (bootstrap_interval, randomisation_test):
+        with pytest.raises(InputError, match="the seed -1: use a whole number of at least 0"):
+            chance(np.arange(30.0) ** 2 - 9, seed=-1)
+
+
 # -- many tests
 # ------------------------------------------------------------------------------------------------------------
 

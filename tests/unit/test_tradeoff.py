@@ -213,6 +213,8 @@ def test_queries_that_do_not_count(place: Path, index: Index, queries: Sequence[
         trade_off([], queries, judgments)
     with pytest.raises(InputError, match="a budget of time, and no query to be timed"):
         trade_off(some, queries, judgments, budget=Budget(5, "latency"), timed=0)
+    with pytest.raises(InputError, match="the seed -1"):
+        trade_off(some, queries, judgments, seed=-1, watch=lambda *_: pytest.fail("it began to work"))
 
 
 # -- the choice

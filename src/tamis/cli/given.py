@@ -14,7 +14,7 @@ from tamis.errors import InputError
 from tamis.files import STDIN
 from tamis.formats import CorpusFormat
 from tamis.rank.given import GivenRun
-from tamis.ranking import Ranking, Run
+from tamis.ranking import Ranking, Run, ScoreKind
 
 
 def index_argument(parser: ArgumentParser) -> None:
@@ -52,10 +52,15 @@ def check_given(
         )
     if (run is None) != (corpus is None):
         raise InputError("a run without its corpus" if run else "a corpus without a run", remedy="give both")
-    if [*inputs, run, *(corpus or [])].count(STDIN) > 1:
-        raise InputError("only one thing can come from the standard input", remedy="give files for the rest")
+    check_standard_input(*inputs, run, *(corpus or []))
     if output is not None and run is not None and run != STDIN and _is_one(output, Path(run)):
         raise InputError(f"{output} is the run to be reranked", remedy="give another name to the new one")
+
+
+def check_standard_input(*files: str | None) -> None:
+    """Refuse to read two of the files from it."""
+    if files.count(STDIN) > 1:
+        raise InputError("only one thing can come from the standard input", remedy="give files for the rest")
 
 
 def _is_one(one: Path, other: Path) -> bool:
@@ -69,9 +74,11 @@ def given_run(
     given = Run.read(path, queries=queries)
     if not given:
         raise InputError("no result in it", remedy="check the file and its format", path=path)
-    texts = texts_of_run(given, corpus, format)
     # a query without candidates is answered with nothing, which counts zero as it does in `tamis eval`
-    empty = [Ranking(query) for query in queries if query.id not in given]
+    empty = [Ranking(query, kind=ScoreKind.RETRIEVAL) for query in queries if query.id not in given]
+    if queries and len(empty) == len(queries):
+        raise InputError("no query of it is asked", remedy="check that their query ids are alike", path=path)
+    texts = texts_of_run(given, corpus, format)
     if empty:
         warn(f"the run has no candidates for {counted(len(empty), 'query', 'queries')}: zero there")
     return GivenRun(Run([*given.values(), *empty]), texts)

@@ -10,6 +10,7 @@ import numpy as np
 
 from tamis.cli.arguments import ArgumentParser, at_least_one, json_argument
 from tamis.cli.console import note, print_json, printable, stdout
+from tamis.cli.given import check_standard_input
 from tamis.cli.rerank import texts_of_run
 from tamis.cli.snippet import snippet
 from tamis.documents import Query
@@ -34,9 +35,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--direction", choices=get_args(Direction), default="both", help="only those that went so (both)"
     )
-    parser.add_argument("--qrels", metavar="QRELS", help="show the grades: TREC or BEIR")
+    parser.add_argument("--qrels", metavar="QRELS", help="show the grades: TREC or BEIR, or irds:NAME")
     parser.add_argument("--rel", type=int, metavar="G", help="only documents of at least this grade")
-    parser.add_argument("--queries", metavar="Q", help="show the queries: JSONL (BEIR), TSV or TREC topics")
+    parser.add_argument(
+        "--queries", metavar="Q", help="show the queries: JSONL (BEIR), TSV, TREC topics or irds:NAME"
+    )
     parser.add_argument(
         "--field",
         choices=get_args(TopicField),
@@ -69,6 +72,7 @@ def main(
     json: bool,
 ) -> None:
     """List the documents whose rank changed most from one run to another."""
+    check_standard_input(before, after, qrels, queries, *(corpus or []))
     judgments = None if qrels is None else read_qrels(qrels)
     asked = {} if queries is None else {query.id: query.text for query in read_queries(queries, field=field)}
     found = moved(Run.read(before), Run.read(after), n, qrels=judgments, rel=rel, direction=direction)
@@ -78,7 +82,8 @@ def main(
     elif found:
         _print(found, asked, texts)
     else:
-        note("no document has another rank")
+        chosen = rel is not None or direction != "both"
+        note(f"no {'such ' if chosen else ''}document has another rank")
 
 
 def _run(moves: Sequence[Move]) -> Run:

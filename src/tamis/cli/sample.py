@@ -17,7 +17,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.epilog = """Both keep the same number of judgments, R of all: deep keeps all those of a few random
         queries, shallow a few random ones of every query. Train and validate with them, and test with all:
         --only names the queries that are sampled."""
-    parser.add_argument("qrels", metavar="QRELS", help="judgments: TREC or BEIR")
+    parser.add_argument("qrels", metavar="QRELS", help="judgments: TREC or BEIR, or irds:NAME")
     scheme = parser.add_mutually_exclusive_group(required=True)
     scheme.add_argument("--deep", type=float, metavar="R", help="keep so large a share, by queries: 0.1")
     scheme.add_argument("--shallow", type=float, metavar="R", help="keep so large a share of every query")
@@ -25,7 +25,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--only",
         metavar="Q",
-        help="sample the judgments of these queries, and keep all of the others: JSONL, TSV or TREC topics",
+        help="sample the judgments of these queries, and keep all of the others: JSONL (BEIR), TSV, "
+        "TREC topics or irds:NAME",
     )
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="TREC judgments")
 
@@ -38,6 +39,8 @@ def main(
         raise InputError("only one thing can come from the standard input", remedy="give files for the rest")
     if output.is_dir():
         raise InputError(f"{output} is a folder", remedy="give the name of a file")
+    if output.is_file() and Path(qrels).is_file() and output.samefile(qrels):
+        raise InputError(f"{output} has the judgments", remedy="give another name to the sample")
     judgments = read_qrels(qrels)
     if not judgments:
         raise InputError("no judgment in it", remedy="check the file", path=qrels)
@@ -49,6 +52,8 @@ def main(
     kept = sample_judgments(
         judgments, rate, "deep" if deep is not None else "shallow", seed=seed, only=wanted
     )
+    if not kept:
+        raise InputError(f"a rate of {rate} keeps no judgment", remedy="use a larger one")
     write_qrels(output, kept)
     if output.is_file():  # not a pipe
         number, of = (sum(map(len, each.values())) for each in (kept, judgments))

@@ -12,6 +12,7 @@ import numpy as np
 
 from tamis.columns import Array
 from tamis.errors import InputError
+from tamis.evaluate.chance import seeded
 from tamis.evaluate.grid import Setting
 from tamis.evaluate.significance import (
     NOISE,
@@ -181,7 +182,7 @@ def shares_of_best(values: Array, *, resamples: int = RESAMPLES, seed: int = 0) 
     [0.5, 0.0, 0.5]
     """
     rows, queries = values.shape
-    generator = np.random.default_rng(seed)
+    generator = seeded(seed)
     found = np.zeros(rows)
     for start in range(0, resamples, _AT_ONCE):
         size = min(_AT_ONCE, resamples - start)

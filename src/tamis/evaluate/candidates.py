@@ -107,7 +107,7 @@ def _used(alike: list[Setting]) -> Setting:
 
 
 def _stage(node: Node, index: Index | None, first: Stage | None, runtime: Runtime) -> Stage:
-    if first is None:
-        return build(node, index, runtime)
     start, rest = begun_with(first, node.stages if isinstance(node, Then) else (node,))
+    if start is None:
+        return build(node, index, runtime)
     return start >> build(then(*rest), index, runtime) if rest else start

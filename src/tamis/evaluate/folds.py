@@ -18,9 +18,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from tamis.errors import InputError
+from tamis.evaluate.chance import seeded
 from tamis.files import PathLike, atomic_write, read_text
 from tamis.formats import Qrels
 from tamis.formats.lines import read_lines, split_columns
@@ -84,7 +83,7 @@ def make_folds(
             f"{number} folds of {len(relevant)} queries with a relevant document",
             remedy="use at least 2 folds, and no more than queries",
         )
-    generator = np.random.default_rng(seed)
+    generator = seeded(seed)
     # at random first: queries that are alike must not stand in the order of the file
     known = list(relevant)
     shuffled = [known[place] for place in generator.permutation(len(known))]

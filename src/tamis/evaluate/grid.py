@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from tamis.errors import ExpressionError, InputError
 from tamis.evaluate.given import begun_with
 from tamis.evaluate.sharing import with_one_cache
-from tamis.expression import Call, Node, Then, Value, parse
+from tamis.expression import Call, Then, Value, parse
 from tamis.infer.runtime import Runtime
 from tamis.stage import Pipeline, Stage
 from tamis.stages import build
@@ -176,11 +176,8 @@ def pipelines_of(
 
     def pipeline_of(setting: Mapping[str, Value]) -> Stage:
         node = parse(fill(template, setting))
-        nodes: Sequence[Node] = node.stages if isinstance(node, Then) else [node]
-        stages = []
-        if first is not None:
-            start, nodes = begun_with(first, nodes)
-            stages.append(made.setdefault(repr(start), start))
+        start, nodes = begun_with(first, node.stages if isinstance(node, Then) else [node])
+        stages = [] if start is None else [made.setdefault(repr(start), start)]
         for each in nodes:
             if str(each) not in made:
                 made[str(each)] = build(each, index, runtime)

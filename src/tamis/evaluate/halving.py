@@ -18,6 +18,7 @@ import numpy as np
 from tamis.documents import Query
 from tamis.errors import InputError
 from tamis.evaluate.budget import ALPHA, clearly_worse
+from tamis.evaluate.chance import seeded
 
 FIRST = 8  # queries: fewer do not tell a good setting from a lucky one
 
@@ -92,7 +93,7 @@ def halve(
     >>> [(number, len(each.values)) for number, each in seen.items()]
     [(0, 8), (1, 8), (2, 20)]
     """
-    shuffled = [queries[place] for place in np.random.default_rng(seed).permutation(len(queries)).tolist()]
+    shuffled = [queries[place] for place in seeded(seed).permutation(len(queries)).tolist()]
     seen = {number: Seen() for number in settings}
     alive, rounds, done = list(settings), [], 0
     for end in round_ends(len(shuffled), first):

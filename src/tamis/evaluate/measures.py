@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import geometric_mean, harmonic_mean
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -125,6 +125,10 @@ def evaluate(
     {'RR': 0.5}
     """
     parsed = parse_measures(measures)
+    _check_choice("unjudged", unjudged, get_args(Unjudged))
+    _check_choice("short_lists", short_lists, get_args(ShortLists))
+    _check_choice("missing", missing, get_args(Missing))
+    _check_choice("mean", mean, get_args(Mean))
     judged = {qid: grades for qid, grades in qrels.items() if any(grade > 0 for grade in grades.values())}
     if not judged:
         raise InputError("the judgments hold no relevant document", remedy="check that they are qrels")
@@ -144,6 +148,11 @@ def evaluate(
         [qid for qid in run if qid not in qrels],
         [qid for qid in qrels if qid not in judged],
     )
+
+
+def _check_choice(option: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise InputError(f"evaluate with {option}={value!r}", remedy=f"use {' or '.join(choices)}")
 
 
 def values(

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tamis import expression
 from tamis.documents import Query
-from tamis.evaluate.sharing import Readings, share_encoders
+from tamis.evaluate.sharing import Readings, remembered, share_encoders
 from tamis.plan import rerankers
 from tamis.rank.combine import Fuse, Interpolate
 from tamis.ranking import Ranking, Run
@@ -106,29 +105,6 @@ class _Inside:
     def _remembered(self, part: Stage) -> Stage:
         own = self._stages.get(part.fingerprint)
         if own is None:
-            own = _Remembered(self._readings.sharing(_one_of_each(part, self._known)))
+            own = remembered(self._readings.sharing(_one_of_each(part, self._known)))
             self._stages[part.fingerprint] = own
         return own
-
-
-class _Remembered(Stage):
-    """A stage that ranks each ranking once. It lives as long as those that it is given are held by its
-    caller, so that their identity is a key."""
-
-    def __init__(self, stage: Stage) -> None:
-        self.stage = stage
-        self._found: dict[tuple[int, int | None], Ranking] = {}
-
-    @property
-    def expression(self) -> expression.Node:
-        return self.stage.expression
-
-    @property
-    def parts(self) -> Sequence[Stage]:
-        return [self.stage]
-
-    def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
-        new = [ranking for ranking in rankings if (id(ranking), depth) not in self._found]
-        for ranking, found in zip(new, self.stage.apply(new, depth) if new else [], strict=True):
-            self._found[id(ranking), depth] = found
-        return [self._found[id(ranking), depth] for ranking in rankings]

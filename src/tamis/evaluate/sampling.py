@@ -22,6 +22,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from tamis.errors import InputError
+from tamis.evaluate.chance import seeded
 from tamis.formats import Qrels
 
 Scheme = Literal["deep", "shallow"]
@@ -54,7 +55,7 @@ def sample_judgments(
     pool = {qid: list(grades) for qid, grades in qrels.items() if only is None or qid in only}
     share = Fraction(str(float(rate)))  # 0.7 means seven tenths, and ceil(0.7 * 10) must be 7
     target = floor(share * sum(map(len, pool.values())) + Fraction(1, 2))
-    generator = np.random.default_rng(seed)
+    generator = seeded(seed)
     kept = (_deep if scheme == "deep" else _shallow)(pool, share, target, generator)
     _drop(kept, target, generator)
     sampled: Qrels = {}

@@ -4,10 +4,10 @@ are read once, whatever its alpha, its weights and n.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tamis import expression
 from tamis.plan import rerankers
@@ -62,30 +62,59 @@ def as_birch(stage: Stage) -> Birch | None:
     return stage if isinstance(stage, Birch) else None
 
 
+Made = TypeVar("Made")
+
+#: What was made of rankings, by their identity, which stays their own because they are held beside it.
+Known = dict[int, tuple[Ranking, Made]]
+
+
 class Readings:
     """What was read of some rankings, for all stages that read the same of them."""
 
     def __init__(self) -> None:
-        self._found: dict[Hashable, _Found] = {}
+        self._known: dict[Hashable, Known[Sentences]] = {}
 
     def sharing(self, stage: Stage) -> Stage:
         """The stage, or one that ranks as it does and takes the sentences' scores from here."""
         if isinstance(stage, Kept):
             return Kept(self.sharing(stage.stage), stage.k)
-        if (birch := as_birch(stage)) is not None:
-            return _Sharing(birch, self._found.setdefault(birch.reads, {}))
-        return stage
+        if (birch := as_birch(stage)) is None:
+            return stage
+
+        def read(rankings: Sequence[Ranking]) -> list[Sentences]:
+            return [
+                sentences.of(ranking.ids)
+                for ranking, sentences in zip(rankings, birch.read(rankings), strict=True)
+            ]
+
+        # as with any cache: alone it would have read those that are known
+        known = self._known.setdefault(birch.reads, {})
+        return _Once(birch, read, birch.combined, known, birch.count_as_cached)
 
 
-#: By the ranking's identity, which stays its own because the ranking is held beside it.
-_Found = dict[int, tuple[Ranking, "Sentences"]]
+def remembered(stage: Stage) -> Stage:
+    """The stage, ranking each ranking once, to any depth.
+
+    >>> from tamis.stages import build
+    >>> remembered(build("normalise"))
+    normalise
+    """
+    return _Once(stage, stage.apply, lambda ranking, made, depth: made, {})
 
 
-class _Sharing(Stage):
-    """A Birch that reads only what none before it has read."""
+class _Once(Stage, Generic[Made]):
+    """A stage that does its work once for each ranking, and makes of it what is asked for each time."""
 
-    def __init__(self, stage: Birch, found: _Found) -> None:
-        self.stage, self._found = stage, found
+    def __init__(
+        self,
+        stage: Stage,
+        work: Callable[[Sequence[Ranking]], Sequence[Made]],
+        ranked: Callable[[Ranking, Made, int | None], Ranking],
+        known: Known[Made],
+        recalled: Callable[[Sequence[Ranking], Sequence[Made]], object] | None = None,
+    ) -> None:
+        self.stage = stage
+        self._work, self._ranked, self._known, self._recalled = work, ranked, known, recalled
 
     @property
     def expression(self) -> expression.Node:
@@ -96,10 +125,10 @@ class _Sharing(Stage):
         return [self.stage]
 
     def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
-        new = [ranking for ranking in rankings if id(ranking) not in self._found]
-        known = [ranking for ranking in rankings if id(ranking) in self._found]
-        for ranking, read in zip(new, self.stage.read(new) if new else [], strict=True):
-            self._found[id(ranking)] = ranking, read.of(ranking.ids)
-        # as with any cache: alone it would have read them
-        self.stage.count_as_cached(known, [self._found[id(ranking)][1] for ranking in known])
-        return [self.stage.combined(ranking, self._found[id(ranking)][1], depth) for ranking in rankings]
+        old = [self._known[id(ranking)] for ranking in rankings if id(ranking) in self._known]
+        new = [ranking for ranking in rankings if id(ranking) not in self._known]
+        for ranking, made in zip(new, self._work(new) if new else [], strict=True):
+            self._known[id(ranking)] = ranking, made
+        if old and self._recalled is not None:
+            self._recalled(*zip(*old, strict=True))
+        return [self._ranked(ranking, self._known[id(ranking)][1], depth) for ranking in rankings]

@@ -16,6 +16,7 @@ import numpy as np
 
 from tamis.columns import Array
 from tamis.errors import InputError
+from tamis.evaluate.chance import seeded
 
 Test = Literal["t", "randomisation"]
 Correction = Literal["holm", "bonferroni", "none"]
@@ -106,7 +107,7 @@ def _random_sums(d: Array, count: int, seed: int) -> Iterator[Array]:
     signs = 1.0 - 2.0 * np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1)
     table = (eights @ signs.T).ravel()  # of the eight e and the byte b: at 256 e + b
     offsets = 256 * np.arange(len(eights))
-    generator = np.random.default_rng(seed)
+    generator = seeded(seed)
     for size in _chunks(count, len(eights)):
         chosen = generator.integers(0, 256, (size, len(eights)), dtype=np.uint8)
         yield table[chosen + offsets].sum(axis=1)
@@ -152,7 +153,7 @@ def bootstrap_interval(
 
 
 def _resampled_means(d: Array, resamples: int, seed: int) -> Array:
-    generator = np.random.default_rng(seed)
+    generator = seeded(seed)
     return np.concatenate(
         [
             d[generator.integers(0, len(d), (size, len(d)), dtype=np.int32)].mean(axis=1)

@@ -22,6 +22,7 @@ from tamis.documents import Query
 from tamis.errors import InputError
 from tamis.evaluate.budget import ALPHA, Budget, Choice, Cost, Latency, Point, choose, frontier
 from tamis.evaluate.candidates import Candidate
+from tamis.evaluate.chance import check_seed, seeded
 from tamis.evaluate.grid import Setting
 from tamis.evaluate.halving import Round, Seen, Tried, halve, round_ends
 from tamis.evaluate.measures import over_queries, parse_measures, values
@@ -178,6 +179,7 @@ def trade_off(
     [({'b': 0.0}, 1.0, 0.0), ({'b': 1.0}, 1.0, 0.0)]
     """
     (parsed,) = parse_measures([measure])
+    check_seed(seed)
     judged = {qid: grades for qid, grades in qrels.items() if any(grade > 0 for grade in grades.values())}
     asked = [query for query in queries if query.id in judged]
     _check(candidates, asked, budget, timed)
@@ -269,7 +271,7 @@ def _kind(points: Sequence[Point]) -> Cost:
 def _timed(
     sweep: Sweep, queries: Sequence[Query], number: int, only: Iterable[int], seed: int, watch: Watch
 ) -> dict[int, Latency]:
-    some = np.random.default_rng(seed).choice(len(queries), min(number, len(queries)), replace=False)
+    some = seeded(seed).choice(len(queries), min(number, len(queries)), replace=False)
     with watch("Timing", "queries", len(some)) as advance:
         seconds = sweep.time([queries[place] for place in some.tolist()], only, progress=advance)
     return {each: Latency.of(taken) for each, taken in seconds.items()}

@@ -90,6 +90,11 @@ def leads(ranking: Ranking, margin: float) -> bool:
     >>> leads(ranking, 0.25), leads(ranking, 0.3)
     (True, False)
     """
+    if not len(ranking) and ranking.kind is ScoreKind.NONE:
+        raise TamisError(
+            f"if_unsure has no candidates for query {ranking.query.id!r}",
+            remedy="put a stage that finds and scores them before it, as in bm25 >> mono >> if_unsure(duo)",
+        )
     if len(ranking) < 2:
         return True
     if ranking.kind not in _COMPARABLE:
@@ -101,15 +106,23 @@ def leads(ranking: Ranking, margin: float) -> bool:
 
 
 def _known_as(criterion: Criterion) -> str:
-    """What tells a criterion from others: of a function its code and what it was made with, of any other
-    object what it prints as. An object that prints its address is another one in the next process, where a
-    journal then does not go on: better than to go on with another criterion."""
+    """What tells a criterion from others: of a function its code, what it was made with and the numbers and
+    words of its module that it names; of a method also its object; of any object what it prints as. One that
+    prints its address is another one in the next process, where a journal then does not go on: better than to
+    go on with another criterion."""
     code = getattr(criterion, "__code__", None)
     if code is None:
         return repr(criterion)
-    held = [cell.cell_contents for cell in getattr(criterion, "__closure__", None) or ()]
-    defaults = getattr(criterion, "__defaults__", None), getattr(criterion, "__kwdefaults__", None)
-    return str(xxhash.xxh3_128_hexdigest(repr((_instructions(code), held, defaults)).encode()))
+    around = getattr(criterion, "__globals__", {})
+    known = [
+        _instructions(code),
+        [cell.cell_contents for cell in getattr(criterion, "__closure__", None) or ()],
+        getattr(criterion, "__defaults__", None),
+        getattr(criterion, "__kwdefaults__", None),
+        [around[name] for name in code.co_names if isinstance(around.get(name), str | int | float)],
+        getattr(criterion, "__self__", None),
+    ]
+    return str(xxhash.xxh3_128_hexdigest(repr(known).encode()))
 
 
 def _instructions(code: CodeType) -> tuple[object, ...]:

@@ -77,7 +77,7 @@ def stage_scores(stage: Stage, rankings: Sequence[Ranking]) -> list[Array]:
     """What a stage thinks of the candidates. A model of the first stage scores them as it does what it finds
     itself, however far down that would be. A candidate that a stage does not return has its lowest score, or
     0 if that is above."""
-    inner = stage.stage if isinstance(stage, Kept) else stage
+    inner = first_stage(stage)
     found: Sequence[Ranking]
     if isinstance(inner, Retriever):
         found = [
@@ -93,6 +93,17 @@ def stage_scores(stage: Stage, rankings: Sequence[Ranking]) -> list[Array]:
     else:
         found = stage.apply(rankings)
     return [_aligned(old, new) for old, new in zip(rankings, found, strict=True)]
+
+
+def first_stage(stage: Stage) -> Retriever | SDM | None:
+    """The model of the first stage that a feature is, however many it would keep.
+
+    >>> from tamis.stages import build
+    >>> first_stage(build("normalise % 9")) is None
+    True
+    """
+    inner = stage.stage if isinstance(stage, Kept) else stage
+    return inner if isinstance(inner, Retriever | SDM) else None
 
 
 def lexical(ranking: Ranking, index: Index) -> dict[Named, Array]:

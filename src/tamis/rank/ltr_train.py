@@ -11,6 +11,7 @@ import numpy as np
 
 from tamis.columns import Array
 from tamis.errors import InputError
+from tamis.evaluate.chance import check_seed, seeded
 from tamis.evaluate.engines import computed, formula
 from tamis.evaluate.formulae import Graded, graded
 from tamis.evaluate.measures import over_queries, parse_measures
@@ -58,6 +59,7 @@ def train_ltr(
     (('d1', 'd2'), 1.0, ('d2', 'd1'))
     """
     (parsed,) = parse_measures([measure])
+    check_seed(seed)
     built = _features(features, index, runtime)
     lists = _lists(candidates, qrels, list(built.values()), index, normalise)
     objective = _objective(parsed, lists)
@@ -86,7 +88,7 @@ def coordinate_ascent(
     """
     if size < 1 or restarts < 0:
         raise InputError(f"{size} features and {restarts} restarts", remedy="use at least 1, and 0")
-    rng = np.random.default_rng(seed)
+    rng = seeded(seed)
     starts = [np.ones(size), *(rng.uniform(-1, 1, size) for _ in range(restarts))]
     climbed = [_climb(value, start / np.abs(start).sum(), rng) for start in starts]
     return max(climbed, key=lambda each: each[1])
