@@ -15,9 +15,10 @@ from tamis.errors import InputError
 from tamis.models.checkpoint import load_checkpoint
 from tamis.models.tokenizer import Tokenizer
 from tamis.train.dev import open_dev
-from tamis.train.recipe import Data, Dev, Examples, Limits, read_recipe
+from tamis.train.recipe import Data, Dev, Examples, Limits, Model, Optimiser, Recipe, read_recipe
 from tamis.train.sets import TrainingSet
-from tamis.train.sources import open_set
+from tamis.train.sources import open_set, read_examples
+from tamis.train.watch import Watch
 
 TOPICS = """
 <top>
@@ -91,6 +92,20 @@ def test_only_some_queries_and_their_judgments(made: Path) -> None:
     assert [ranking.query.id for ranking in run.rankings] == ["302"] and list(run.qrels) == ["302"]
     with pytest.raises(InputError, match="answers none of the judged queries"):
         open_dev(dev(made, only=()), tokenizer, config, Limits(), pairs=False)
+
+
+def test_who_watches_is_told_of_what_was_left_out(made: Path, tmp_path: Path) -> None:
+    told: list[str] = []
+
+    class Told(Watch):
+        def left_out(self, what: str) -> None:
+            told.append(what)
+
+    (tmp_path / "more.txt").write_text((made / "qrels.txt").read_text() + "999 0 d1 1\n")
+    more = data(made, qrels=str(tmp_path / "more.txt"), skip=True)
+    plan = Recipe(Model("m"), (data(made), more), Optimiser(steps=1), examples=Examples(group=2))
+    read_examples(plan, Tokenizer(made / "model"), Told())
+    assert told == [f"{made / 'topics.txt'}: left out: 1 unknown queries"]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import fields, replace
@@ -17,7 +18,7 @@ torch = pytest.importorskip("torch", reason="needs torch: pip install 'tamis[tor
 from tamis import Mono  # noqa: E402
 from tamis.cli import main  # noqa: E402
 from tamis.documents import Query  # noqa: E402
-from tamis.errors import InputError  # noqa: E402
+from tamis.errors import CorruptError, InputError  # noqa: E402
 from tamis.evaluate.folds import Fold, read_folds  # noqa: E402
 from tamis.formats import read_corpus, read_qrels, read_run  # noqa: E402
 from tamis.rank.given import Documents  # noqa: E402
@@ -33,7 +34,7 @@ from tamis.train.folds import (  # noqa: E402
     train_folds,
 )
 from tamis.train.longdoc_recipe import read_long_recipe  # noqa: E402
-from tamis.train.recipe import Folds, Recipe, read_recipe  # noqa: E402
+from tamis.train.recipe import Examples, Folds, Loss, Recipe, read_recipe  # noqa: E402
 from tamis.train.state import STATE  # noqa: E402
 from tamis.train.watch import Watch  # noqa: E402
 
@@ -151,6 +152,7 @@ def test_what_a_fold_names_for_validation_is_its_dev_run() -> None:
     drawn = held_out(many, judged, 0.1, [0])
     assert len(drawn.validation) == 4 and len(drawn.train) == 36
     assert drawn != held_out(many, judged, 0.1, [1])
+    assert len(held_out(many, judged, 0.999, [0]).train) == 1  # one at least is learned from
 
 
 def test_without_a_dev_run_nothing_is_held_out(made: Path, tmp_path: Path) -> None:
@@ -163,6 +165,22 @@ def test_folds_are_made_where_none_are_given(made: Path, tmp_path: Path) -> None
     folds = open_folds(plan)
     assert sorted(qid for fold in folds for qid in fold.test) == [f"q{n}" for n in range(9)]
     assert folds != open_folds(recipe(made, tmp_path, folds="count = 3\nseed = 5"))
+
+
+def test_folds_are_made_of_those_queries_that_are_learned_from(made: Path, tmp_path: Path) -> None:
+    plan = recipe(made, tmp_path, folds="count = 2")
+    some = replace(plan, dev=None, data=(replace(plan.data[0], only=("q1", "q4", "q7")),))
+    assert sorted(qid for fold in open_folds(some) for qid in fold.test) == ["q1", "q4", "q7"]
+
+
+def test_only_what_can_be_measured_is_held_out(made: Path, tmp_path: Path) -> None:
+    """A query with nothing relevant has no measure, and one that `only` leaves out is not ranked."""
+    judged = {**JUDGED, **{qid: {"d1": 0} for qid in ("q1", "q4", "q7")}}
+    plan = recipe(made, tmp_path, judged=judged, folds=f'files = ["{made / "folds.json"}"]\nheld_out = 0.9')
+    assert plan.dev is not None
+    plan = replace(plan, dev=replace(plan.dev, only=("q0", "q1", "q3", "q4", "q6", "q7")))
+    held = [set(fold.validation) for fold in open_folds(plan)]
+    assert held == [{"q3", "q6"}, {"q0", "q6"}, {"q0", "q3"}]
 
 
 def test_another_collection_is_learned_from_whole_and_own_choices_stay(made: Path, tmp_path: Path) -> None:
@@ -334,6 +352,34 @@ def test_a_fold_that_was_trained_otherwise_is_not_taken_for_this_one(made: Path,
     changed = {**JUDGED, "q3": {"d5": 1}}
     with pytest.raises(InputError, match="was trained by another recipe"):
         train_folds(recipe(made, tmp_path, judged=changed), out, device="cpu", resume=True)
+    before = (out / "folds.json").read_bytes()
+    other = recipe(made, tmp_path, folds="count = 3")
+    with pytest.raises(InputError, match=r"folds.json has other folds than the recipe: go on with those"):
+        train_folds(other, out, device="cpu", resume=True)
+    assert (out / "folds.json").read_bytes() == before
+
+
+def test_what_was_damaged_on_disk_is_said_or_made_again(made: Path, tmp_path: Path) -> None:
+    plan, out = recipe(made, tmp_path), tmp_path / "out"
+    train_folds(plan, out, device="cpu")
+    run, about, done = (out / RUN).read_bytes(), out / f"{RUN}.json", out / "fold-2" / DONE
+    for damaged in ("{", "[]", "{}"):
+        about.write_text(damaged)
+        train_folds(plan, out, device="cpu", resume=True)
+        assert (out / RUN).read_bytes() == run and json.loads(about.read_text())["queries"] == 9
+    whole = done.read_text()
+    for damaged in ("{", "[]", "{}", whole.replace('"steps"', '"stops"')):
+        done.write_text(damaged)
+        with pytest.raises(CorruptError, match=r"done.json is damaged: delete it"):
+            train_folds(plan, out, device="cpu", resume=True)
+    done.unlink()
+    train_folds(plan, out, device="cpu", resume=True)
+    shutil.rmtree(out / "fold-2" / "best")
+    with pytest.raises(InputError, match=r"best is gone: delete .*fold-2: --resume trains it again"):
+        train_folds(plan, out, device="cpu", resume=True)
+    shutil.rmtree(out / "fold-2")
+    train_folds(plan, out, device="cpu", resume=True)
+    assert (out / RUN).read_bytes() == run
 
 
 # -- which stage, and what is refused
@@ -370,6 +416,10 @@ def test_models_of_long_documents_have_folds_too(made: Path, tmp_path: Path) -> 
         ("count = 3\nheld_out = 1", "held_out of [folds] is 1: it must be a number from 0 up to 1"),
         ("count = 3\nfold = 1", "[folds] has no field 'fold'"),
         ("count = 3\npipeline = 'mono'", "pipeline of [folds] is 'mono': write {model} where the model goes"),
+        (
+            "count = 3\npipeline = 'mono(model=\"{model}\")'",
+            "write {model} where the model goes, without quotes",
+        ),
     ],
 )
 def test_folds_that_cannot_be_meant(line: str, said: str, made: Path, tmp_path: Path) -> None:
@@ -417,3 +467,22 @@ def test_what_cannot_be_trained_by_folds_is_refused_before_any_work(made: Path, 
     half = replace(plan, folds=replace(plan.folds, run=str(tmp_path / "half.txt")))
     with pytest.raises(InputError, match="has no candidates for the test queries of fold 3: give a run"):
         train_folds(half, tmp_path / "out", device="cpu")
+
+
+def test_a_fold_that_cannot_be_trained_is_named_before_the_others_are(made: Path, tmp_path: Path) -> None:
+    nothing = {**JUDGED, **{qid: {"d1": 0} for qid in GROUPS[0]}}
+    two = tmp_path / "two.json"
+    two.write_text(json.dumps([GROUPS[0], GROUPS[1]]))
+    plan = recipe(made, tmp_path, judged=nothing, folds=f'files = ["{two}"]')
+    with pytest.raises(InputError, match="fold 2 has no query with a relevant document for its training in"):
+        train_folds(replace(plan, dev=None), tmp_path / "out", device="cpu")
+    split = {"train_qids": GROUPS[1], "predict": {"dev": GROUPS[0], "test": GROUPS[2]}}
+    two.write_text(json.dumps({"s1": split}))
+    with pytest.raises(InputError, match="fold 1 has no query with a relevant document for its dev run in"):
+        train_folds(plan, tmp_path / "out", device="cpu")
+    assert not (tmp_path / "out").exists()
+    plan = recipe(made, tmp_path)
+    large = replace(plan, examples=Examples("balanced"), loss=Loss("pointwise"))
+    large = replace(large, data=(replace(plan.data[0], sample=99),))
+    with pytest.raises(InputError, match=r"^fold-1: a sample of 99 relevant documents where there are 10"):
+        train_folds(large, tmp_path / "out", device="cpu")

@@ -14,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'tamis[torch]'")
 
 from tamis import Mono  # noqa: E402
+from tamis.cli import main  # noqa: E402
 from tamis.errors import InputError  # noqa: E402
 from tamis.infer.torch_backend import TorchBackend  # noqa: E402
 from tamis.models import templates  # noqa: E402
@@ -167,6 +168,24 @@ def test_the_form_is_part_of_what_a_stage_and_a_training_are(folder: Path, tmp_p
     assert tasks[0].identity != tasks[1].identity
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_an_exported_graph_is_of_the_models_own_form(form: Form, folder: Path, tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    model = tmp_path / "model"
+    save_checkpoint(load_start(Model(str(folder), form=form), 0, forms=True), model)
+    before = Mono(str(model), device="cpu").rank("an onion", TEXTS)
+    assert main(["export", str(model)]) == 0
+    made = {each.key: each.value for each in onnx.load(model / "model.int8.onnx").metadata_props}
+    mono = Mono(str(model), device="cpu")
+    assert made["tamis.checkpoint"] == mono.encoder.scoring.fingerprint, "or it would never be used"
+    assert mono.rank("an onion", TEXTS) == before
+
+
+def test_no_form_is_none_of_them(folder: Path) -> None:
+    with pytest.raises(InputError, match="no form '': use default, no-positions"):
+        Mono(str(folder), form="")  # type: ignore[arg-type]
+
+
 def test_a_student_reads_as_its_teacher_does(folder: Path, tmp_path: Path) -> None:
     data().save(tmp_path / "set")
     teacher = trained(recipe(folder, "swapped"), tmp_path / "teacher")
@@ -193,13 +212,18 @@ def test_a_student_reads_as_its_teacher_does(folder: Path, tmp_path: Path) -> No
 # -- what is refused
 
 
-def test_only_mono_has_forms(folder: Path) -> None:
+def test_only_mono_has_forms(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"form of .model. is of inputs with one text, and duo examples have"
     ):
         recipe(folder, "swapped", examples=Drawn("duo"), loss=Loss("duo"))
-    with pytest.raises(InputError, match="is for inputs of the form swapped, and only mono has those"):
+    with pytest.raises(
+        InputError, match=r"form of .model. is 'swapped', and only mono has inputs in that form"
+    ):
         load_start(Model(str(folder), form="swapped"), 0)
+    save_checkpoint(load_start(Model(str(folder), form="swapped"), 0, forms=True), tmp_path)
+    with pytest.raises(InputError, match="is for inputs of the form swapped, and only mono has those"):
+        load_start(Model(str(tmp_path)), 0)
     with pytest.raises(
         InputError, match=r"form of .model. is 'odd': it must be one of default, no-positions"
     ):

@@ -30,8 +30,7 @@ from tamis.train.loop import Ranker, RankingTask, identity, margins_of
 from tamis.train.processes import own_device
 from tamis.train.ranking_loss import ranking_loss
 from tamis.train.recipe import in_steps
-from tamis.train.sets import Report
-from tamis.train.sources import Examples, open_examples
+from tamis.train.sources import Examples, read_examples
 from tamis.train.start import load_start
 from tamis.train.state import require_new
 from tamis.train.watch import Watch
@@ -49,11 +48,7 @@ def train_by_recipe(
     watch = watch or Watch()
     require_new(Path(out), resume)
     start = open_start(recipe)
-    with watch.reading("the data", "queries") as advance:
-        examples = open_examples(recipe, open_tokenizer(start.start), advance)
-    for data, report in zip(recipe.data, examples.reports, strict=True):
-        if report != Report():
-            watch.left_out(f"{data.name}: {report}")
+    examples = read_examples(recipe, open_tokenizer(start.start), watch)
     steps = total_steps(in_steps(recipe, examples.stream.epoch).optimiser)
     with watch.training("Training", steps, recipe.dev.measure if recipe.dev else "") as progress:
         return train_cascade(
@@ -78,7 +73,7 @@ def train_cascade(
     if dev is None and recipe.dev is not None:
         tokenizer = open_tokenizer(start.start)
         dev = open_dev(recipe.dev, tokenizer, start.start.config, recipe.limits, pairs=False)
-    plan = replace(recipe, optimiser=in_steps(recipe, examples.stream.epoch).optimiser)
+    plan = in_steps(recipe, examples.stream.epoch)
     task = CascadeTask(plan, start, examples, dev, own_device(device))
     every = None if dev is None else recipe.dev.every if recipe.dev else recipe.run.checkpoint_every
     return fit(task, plan.optimiser, plan.run, out, evaluate_every=every, resume=resume, progress=progress)

@@ -34,9 +34,8 @@ from tamis.train.pretraining import load_or_draw, read, with_dropout
 from tamis.train.processes import Processes, own_device
 from tamis.train.ranking_loss import ranking_loss
 from tamis.train.recipe import Loss, Model, Recipe, in_pairs, in_steps
-from tamis.train.sets import Report
 from tamis.train.sources import Examples as RankingExamples
-from tamis.train.sources import open_examples
+from tamis.train.sources import read_examples
 from tamis.train.start import load_start
 from tamis.train.state import has_state, require_new
 from tamis.train.watch import Watch
@@ -220,11 +219,7 @@ def _lesson(phase: Ranker, start: Checkpoint, watch: Watch) -> _Lesson:
     dev = None
     if plan.dev is not None:
         dev = open_dev(plan.dev, tokenizer, start.config, plan.limits, pairs=pairs)
-    with watch.reading("the data", "queries") as advance:
-        examples = open_examples(plan, tokenizer, advance)
-    for data, report in zip(plan.data, examples.reports, strict=True):
-        if report != Report():
-            watch.left_out(f"{data.name}: {report}")
+    examples = read_examples(plan, tokenizer, watch)
     return _Lesson(phase, in_steps(plan, examples.stream.epoch), teacher, examples, dev)
 
 

@@ -21,12 +21,12 @@ that have been ranked are not ranked again.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from math import ceil
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -42,6 +42,7 @@ from tamis.rank.given import GivenRun
 from tamis.ranking import Ranking, Run
 from tamis.stage import Stage
 from tamis.stages import SEARCHING, build
+from tamis.train.batch import QUERY_LIMIT
 from tamis.train.dev import texts_of_candidates
 from tamis.train.fit import Result
 from tamis.train.longdoc import train_by_recipe as train_long_by_recipe
@@ -81,13 +82,12 @@ def train_folds(
     folds = open_folds(recipe)
     template = pipeline_of(recipe)
     _check_pipeline(template)
+    folders = [out / f"fold-{number}" for number in range(1, len(folds) + 1)]
+    _check_out(out, folders, folds, resume)
     candidates, left_out = _candidates(recipe, folds)
     if left_out:
         some = ", ".join(left_out[:_NAMED]) + (", ..." if len(left_out) > _NAMED else "")
         watch.left_out(f"{len(left_out):,} test queries without candidates: {some}")
-    folders = [out / f"fold-{number}" for number in range(1, len(folds) + 1)]
-    if not resume and any(has_state(folder) or (folder / DONE).exists() for folder in (out, *folders)):
-        raise InputError(f"{out} has a training run in it", remedy="add --resume, or give another folder")
     own = own_device(device)
     with Processes(torch.device("cpu" if own == "auto" else own)) as processes:
         if processes.first:
@@ -111,9 +111,10 @@ def train_folds(
 
 
 def open_folds(recipe: Recipe) -> list[Fold]:
-    """The folds of a recipe, read or made; where there is a dev run, each has queries for it."""
+    """The folds of a recipe, read or made; each has queries to learn from, and where there is a dev run,
+    queries for it."""
     plan, data = _plan(recipe), _tested(recipe)
-    known = [query.id for query in read_queries(str(data.queries), field=data.field)]
+    known = _cut(data.only, [query.id for query in read_queries(str(data.queries), field=data.field)])
     if plan.files:
         folds = read_folds(*plan.files)
     else:
@@ -126,29 +127,36 @@ def open_folds(recipe: Recipe) -> list[Fold]:
                 f"{data.name} has no training query of fold {number}",
                 remedy="check that the folds are of these queries",
             )
-    if recipe.dev is None:
-        return folds
-    judged = read_qrels(recipe.dev.qrels)
-    return [held_out(fold, judged, plan.held_out, [plan.seed, number]) for number, fold in enumerate(folds)]
+    if recipe.dev is not None:
+        measured = _measured(recipe.dev)
+        folds = [
+            held_out(fold, measured, plan.held_out, [plan.seed, number]) for number, fold in enumerate(folds)
+        ]
+        _require_some([fold.validation for fold in folds], measured, f"its dev run in {recipe.dev.qrels}")
+    for data in recipe.data:
+        if data.qrels is not None and data.teacher is None and not data.whole:
+            able = _cut(data.only, _answered(read_qrels(data.qrels), recipe.examples.relevant))
+            _require_some([fold.train for fold in folds], able, f"its training in {data.qrels}")
+    return folds
 
 
-def held_out(fold: Fold, judged: Qrels, share: float, seed: Sequence[int]) -> Fold:
-    """A fold some of whose judged training queries, drawn at random, are for validation instead; one that has
-    such queries stays as it is.
+def held_out(fold: Fold, measured: Collection[str], share: float, seed: Sequence[int]) -> Fold:
+    """A fold some of whose training queries, drawn at random from those that can be measured, are for
+    validation instead; one that has such queries stays as it is.
 
-    >>> fold = held_out(Fold(("q1", "q2", "q3"), ("q4",)), {"q1": {}, "q3": {}}, 0.1, [0])
+    >>> fold = held_out(Fold(("q1", "q2", "q3"), ("q4",)), {"q1", "q3"}, 0.1, [0])
     >>> sorted(fold.train + fold.validation), len(fold.validation), "q2" in fold.train
     (['q1', 'q2', 'q3'], 1, True)
     """
     if fold.validation:
         return fold
-    able = [qid for qid in fold.train if qid in judged]
+    able = [qid for qid in fold.train if qid in measured]
     if not able or len(fold.train) < 2:
         raise InputError(
             f"a fold of {len(fold.train)} training queries has none for the dev run",
             remedy="check that folds and dev run are of the same queries, or leave out [dev]",
         )
-    count = max(ceil(share * len(able)), 1)
+    count = min(max(ceil(share * len(able)), 1), len(fold.train) - 1)
     drawn = {able[place] for place in np.random.default_rng(list(seed)).permutation(len(able))[:count]}
     rest = tuple(qid for qid in fold.train if qid not in drawn)
     return Fold(rest, fold.test, tuple(qid for qid in able if qid in drawn))
@@ -172,8 +180,31 @@ def fold_recipe(recipe: _R, fold: Fold) -> _R:
     return replace(recipe, data=tuple(replace(each, whole=False) for each in data), dev=dev, folds=None)
 
 
-def _cut(only: tuple[str, ...] | None, queries: Sequence[str]) -> tuple[str, ...]:
-    return tuple(qid for qid in queries if only is None or qid in only)
+def _cut(only: Iterable[str] | None, queries: Iterable[str]) -> tuple[str, ...]:
+    wanted = None if only is None else frozenset(only)
+    return tuple(qid for qid in queries if wanted is None or qid in wanted)
+
+
+def _answered(qrels: Qrels, grade: int = 1) -> list[str]:
+    """The queries that have a document of at least that grade."""
+    return [qid for qid, judged in qrels.items() if max(judged.values(), default=0) >= grade]
+
+
+def _measured(dev: Dev) -> frozenset[str]:
+    """The queries of a dev run of which a measure says something."""
+    asked = _cut(dev.only, [query.id for query in read_queries(dev.queries, field=dev.field)])
+    return frozenset(_answered(read_qrels(dev.qrels))).intersection(asked)
+
+
+def _require_some(queries: Sequence[Sequence[str]], able: Iterable[str], what: str) -> None:
+    """Before any fold is trained: that each has a query with a relevant document."""
+    able = frozenset(able)
+    for number, own in enumerate(queries, start=1):
+        if able.isdisjoint(own):
+            raise InputError(
+                f"fold {number} has no query with a relevant document for {what}",
+                remedy="check that folds, queries and qrels belong together, or use fewer folds",
+            )
 
 
 def _plan(recipe: Recipe) -> Folds:
@@ -191,17 +222,35 @@ def _tested(recipe: Recipe) -> Data:
 # ------------------------------------------------------------------------------------------------------------
 
 
+def _check_out(out: Path, folders: Sequence[Path], folds: Sequence[Fold], resume: bool) -> None:
+    """Nothing is trained over another run, or on other folds than it was begun with."""
+    begun = any((folder / DONE).exists() or has_state(folder) for folder in (out, *folders))
+    if begun and not resume:
+        raise InputError(f"{out} has a training run in it", remedy="add --resume, or give another folder")
+    if begun and (out / FOLDS).exists() and read_folds(out / FOLDS) != list(folds):
+        raise InputError(
+            f"{out / FOLDS} has other folds than the recipe",
+            remedy="go on with those that it was begun with, or train into another folder",
+        )
+
+
 def _trained(recipe: Recipe, folder: Path, device: str, resume: bool, watch: Watch, first: bool) -> Result:
     digest = _digest(recipe)
-    if (found := _read_done(folder)) is not None:
-        if found.pop("digest") != digest:
+    if (done := _read_done(folder)) is not None:
+        before, result = done
+        if before != digest:
             raise InputError(
                 f"{folder} was trained by another recipe, on other folds or other data",
                 remedy="go on with what it was begun with, or train into another folder",
             )
-        return Result(**{**found, "model": folder / found["model"]})
+        if not result.model.is_dir():
+            raise InputError(f"{result.model} is gone", remedy=f"delete {folder}: --resume trains it again")
+        return result
     job: Callable[..., Result] = train_long_by_recipe if isinstance(recipe, LongRecipe) else train_by_recipe
-    result = job(recipe, folder, device=device, resume=resume, watch=watch)
+    try:
+        result = job(recipe, folder, device=device, resume=resume, watch=watch)
+    except InputError as error:
+        raise InputError(f"{folder.name}: {error.problem}", remedy=error.remedy) from error
     if first:
         with atomic_write(folder / DONE, "w") as file:
             content = {**asdict(result), "model": result.model.name, "digest": digest}
@@ -209,17 +258,16 @@ def _trained(recipe: Recipe, folder: Path, device: str, resume: bool, watch: Wat
     return result
 
 
-def _read_done(folder: Path) -> dict[str, Any] | None:
+def _read_done(folder: Path) -> tuple[str, Result] | None:
+    """The digest of a fold that is done, and what came of it."""
     path = folder / DONE
     if not path.exists():
         return None
     try:
         content = json.loads(read_text(path))
-        if not {"digest", "model", "steps"} <= content.keys():
-            raise ValueError
-    except (ValueError, AttributeError):
+        return content.pop("digest"), Result(**{**content, "model": folder / content["model"]})
+    except (ValueError, TypeError, KeyError, AttributeError):
         raise CorruptError(f"{path} is damaged", remedy="delete it: --resume writes it again") from None
-    return cast("dict[str, Any]", content)
 
 
 def _digest(recipe: Recipe) -> str:
@@ -281,7 +329,8 @@ def pipeline_of(recipe: Recipe) -> str:
         return "cedr(model={model})" if plan.even else "parade(model={model})"
     if in_pairs(recipe):
         return "duo(model={model})"
-    return f"mono(model={{model}}, query_limit={recipe.limits.query or 64}, limit={recipe.limits.total})"
+    query = recipe.limits.query or QUERY_LIMIT["mono"]
+    return f"mono(model={{model}}, query_limit={query}, limit={recipe.limits.total})"
 
 
 def _check_pipeline(template: str) -> None:
@@ -329,7 +378,7 @@ def _rank(
     given, about = candidates.given, path.with_name(f"{path.name}.json")
     whole = [candidates >> stage for stage in stages]
     fingerprints = [stage.fingerprint for stage in whole]
-    if path.exists() and about.exists() and json.loads(read_text(about)).get("fingerprints") == fingerprints:
+    if path.exists() and _fingerprints(about) == fingerprints:
         return
     found: dict[str, Ranking] = {}
     journals = [folder / _JOURNAL for folder in folders]
@@ -350,3 +399,13 @@ def _rank(
         file.write(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
     for journal in journals:
         journal.unlink(missing_ok=True)
+
+
+def _fingerprints(about: Path) -> list[str] | None:
+    """Of what ranked a run, as the file beside it says; None where it says nothing that can be read."""
+    if not about.exists():
+        return None
+    try:
+        return list(json.loads(read_text(about))["fingerprints"])
+    except (ValueError, TypeError, KeyError):
+        return None

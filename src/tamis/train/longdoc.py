@@ -37,7 +37,7 @@ from tamis.train.loop import Names, identity, own_places, split_groups
 from tamis.train.processes import own_device
 from tamis.train.ranking_loss import ranking_loss
 from tamis.train.recipe import Dev, Limits, Loss, Model, in_steps
-from tamis.train.sources import Examples, open_examples
+from tamis.train.sources import Examples, read_examples
 from tamis.train.start import load_start
 from tamis.train.state import require_new
 from tamis.train.watch import Watch
@@ -55,11 +55,7 @@ def train_by_recipe(
     watch = watch or Watch()
     require_new(Path(out), resume)
     start = open_start(recipe.model, recipe.longdoc, recipe.run.seed)
-    with watch.reading("the data", "queries") as advance:
-        examples = open_examples(recipe.with_long_texts(), start.tokenizer, advance)
-    for data, report in zip(recipe.data, examples.reports, strict=True):
-        if str(report) != "nothing was left out":
-            watch.left_out(f"{data.name}: {report}")
+    examples = read_examples(recipe.with_long_texts(), start.tokenizer, watch)
     steps = total_steps(in_steps(recipe, examples.stream.epoch).optimiser)
     with watch.training("Training", steps, recipe.dev.measure if recipe.dev else "") as progress:
         return train_long(recipe, examples, out, start=start, device=device, resume=resume, progress=progress)
@@ -81,7 +77,7 @@ def train_long(
     start = start or open_start(recipe.model, recipe.longdoc, recipe.run.seed)
     if dev is None and recipe.dev is not None:
         dev = open_long_dev(recipe.dev, start)
-    plan = replace(recipe, optimiser=in_steps(recipe, examples.stream.epoch).optimiser)
+    plan = in_steps(recipe, examples.stream.epoch)
     task = LongTask(plan, start, examples, dev, own_device(device))
     every = None if dev is None else recipe.dev.every if recipe.dev else recipe.run.checkpoint_every
     return fit(task, plan.optimiser, plan.run, out, evaluate_every=every, resume=resume, progress=progress)

@@ -31,8 +31,8 @@ from tamis.train.objective import margins, padded
 from tamis.train.processes import own_device
 from tamis.train.ranking_loss import ranking_loss
 from tamis.train.recipe import Loss, Recipe, in_pairs, in_steps
-from tamis.train.sets import Group, Report, TrainingSet
-from tamis.train.sources import Examples, open_examples
+from tamis.train.sets import Group, TrainingSet
+from tamis.train.sources import Examples, read_examples
 from tamis.train.start import load_start
 from tamis.train.state import require_new
 from tamis.train.watch import Watch
@@ -58,11 +58,7 @@ def train_by_recipe(
     watch = watch or Watch()
     require_new(Path(out), resume)
     start = load_start(recipe.model, recipe.run.seed, forms=not in_pairs(recipe))
-    with watch.reading("the data", "queries") as advance:
-        examples = open_examples(recipe, open_tokenizer(start), advance)
-    for data, report in zip(recipe.data, examples.reports, strict=True):
-        if report != Report():
-            watch.left_out(f"{data.name}: {report}")
+    examples = read_examples(recipe, open_tokenizer(start), watch)
     steps = total_steps(in_steps(recipe, examples.stream.epoch).optimiser)
     with watch.training("Training", steps, recipe.dev.measure if recipe.dev else "") as progress:
         return train(recipe, examples, out, start=start, device=device, resume=resume, progress=progress)

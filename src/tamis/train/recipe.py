@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from tamis.errors import InputError
 from tamis.models.templates import Form
@@ -295,10 +295,10 @@ class Folds:
         check(self)
         if (not self.files) == (self.count is None):
             raise InputError("[folds] has not one of files and count", remedy="give one of them")
-        if self.pipeline is not None and "{model}" not in self.pipeline:
+        if self.pipeline is not None and ("{model}" not in self.pipeline or '"{model}"' in self.pipeline):
             raise InputError(
                 f"pipeline of [folds] is {self.pipeline!r}",
-                remedy='write {model} where the model goes, as in "mono(model={model})"',
+                remedy="write {model} where the model goes, without quotes, as in mono(model={model})",
             )
 
 
@@ -472,7 +472,10 @@ def read_recipe(path: str | Path) -> Recipe:
     return build(Recipe, read_tables(path), path)
 
 
-def in_steps(recipe: Recipe, epoch: int) -> Recipe:
+_R = TypeVar("_R", bound=Recipe)
+
+
+def in_steps(recipe: _R, epoch: int) -> _R:
     """The recipe with steps in place of epochs of so many batches."""
     plan = recipe.optimiser
     if plan.epochs is None:

@@ -21,6 +21,7 @@ from tamis.train.recipe import Data, Recipe
 from tamis.train.recipe import Examples as Drawn
 from tamis.train.sets import Report, TrainingSet
 from tamis.train.triples import IdTriples, TextTriples, file_fingerprint, stream_triples
+from tamis.train.watch import Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,16 @@ class Examples:
         """What a recipe draws from one set."""
         stream = _eased(_stream(data, recipe.examples, recipe), recipe)
         return cls(stream, data.fingerprint, [data.report])
+
+
+def read_examples(recipe: Recipe, tokenizer: Tokenizer, watch: Watch) -> Examples:
+    """A recipe's data, read while someone watches, who is told what was left out."""
+    with watch.reading("the data", "queries") as advance:
+        found = open_examples(recipe, tokenizer, advance)
+    for data, report in zip(recipe.data, found.reports, strict=True):
+        if report != Report():
+            watch.left_out(f"{data.name}: {report}")
+    return found
 
 
 def open_examples(

@@ -39,6 +39,10 @@ def load_start(model: Model, seed: int, *, forms: bool = False) -> Checkpoint:
     if model.embedding is not None:
         checkpoint = factorised(checkpoint, model.embedding, seed)
     checkpoint = with_form(checkpoint, model.form or checkpoint.config.form)
+    if model.form not in (None, "default") and not forms:
+        raise InputError(
+            f"form of [model] is {model.form!r}, and only mono has inputs in that form", remedy="leave it out"
+        )
     if checkpoint.config.form != "default" and not forms:
         raise InputError(
             f"{model.start} is for inputs of the form {checkpoint.config.form}, and only mono has those",

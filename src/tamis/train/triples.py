@@ -64,7 +64,10 @@ def stream_triples(path: PathLike, source: Source, size: int, *, counted: bool =
         try:
             data = source.batch(lines.take(number * size, size))
         except InputError as error:
-            raise error if error.line is None else located(error, path, error.line) from None
+            # what a source says of a line lacks the file; what the file says of itself does not
+            if error.path is None and error.line is not None:
+                raise located(error, path, error.line) from None
+            raise
         return Batch(data, [Group(n, np.array([2 * n, 2 * n + 1]), _LABELS) for n in range(len(data))])
 
     return Stream(batch, -(-lines.count() // size) if counted else 1)
