@@ -197,7 +197,7 @@ def sort_ids(text: Array, ends: Array, keep: Keep | None = None) -> tuple[Array,
         identity = blob[int(ends[number]) : int(ends[number + 1])].decode()
         raise InputError(
             f"the document id {identity!r} occurs twice",
-            remedy="give every document an id of its own, or say which to keep (on_duplicate)",
+            remedy="give each its own, or keep one by on_duplicate='replace' or 'skip' (--on-duplicate)",
         )
     # equal ids stand together in the order they came
     left_out = np.append(False, same) if keep == "first" else np.append(same, False)

@@ -37,7 +37,6 @@ from tamis.rank.cache import ScoreCache  # noqa: E402
 from tamis.rank.cascade import cascaded, keeping, walked  # noqa: E402
 from tamis.rank.mono import pointwise_inputs  # noqa: E402
 from tamis.serve.models import stage_of  # noqa: E402
-from tamis.serve.watched import watch  # noqa: E402
 from tamis.stages import build  # noqa: E402
 from tamis.train.start import keep_layers  # noqa: E402
 
@@ -256,11 +255,11 @@ def test_a_batch_that_does_not_fit_is_read_in_smaller_ones(
     backend = CascadeBackend(load_exits(folder / "model"), "cpu")
     walk, budgets = backend.walk, []
 
-    def small(inputs: Inputs, keep: object, token_budget: int) -> object:
+    def small(inputs: Inputs, keep: object, token_budget: int, wanted: object) -> object:
         budgets.append(token_budget)
         if token_budget > 1100:
             raise OutOfMemory
-        return walk(inputs, keep, token_budget)  # type: ignore[arg-type]
+        return walk(inputs, keep, token_budget, wanted)  # type: ignore[arg-type]
 
     monkeypatch.setattr(backend, "walk", small)
     engine = CascadeEngine(backend)
@@ -357,13 +356,10 @@ def test_it_is_a_stage_of_the_language() -> None:
         build("maxp(cascade)")
 
 
-def test_a_server_knows_it_and_may_watch_it(folder: Path, index: Index) -> None:
+def test_a_server_knows_it(folder: Path) -> None:
     assert stage_of(str(folder / "model")) == "cascade" and stage_of(str(folder / "plain")) == "mono"
-    found = (index.bm25() % 10)("castle song")
-    stage = cascade(folder)
-    before = stage(found)
-    watch(stage.encoder.engine, lambda: None)
-    assert stage(found) == before and stage.fingerprint == cascade(folder).fingerprint
+    with pytest.raises(InputError, match="no model is bundled under the name 'cascade': name one"):
+        stage_of("cascade")
 
 
 # -- checkpoints
@@ -407,6 +403,8 @@ def test_heads_to_begin_with(folder: Path) -> None:
     stored = load_exits(folder / "model").heads[name]
     assert np.array_equal(begin_exits(trained, LAYERS, seed=9).heads[name], stored)
     assert not np.array_equal(begin_exits(trained, (2, 6), seed=9).heads[name], stored)
+    two = load_checkpoint(folder / "model", require_head=False, labels=2)
+    assert begin_exits(two, LAYERS, seed=9).heads["exits.2.output.weight"].shape == (2, 32)
 
 
 def changed(source: Path, target: Path, change: Callable[[dict[str, np.ndarray]], object]) -> Path:

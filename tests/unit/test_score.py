@@ -135,7 +135,16 @@ def test_contributions_grow_with_tf_and_shrink_with_length(model: Model) -> None
 
 
 @pytest.mark.parametrize(
-    "model", [*ALL, BM25(b=1.0), BM25(b=1.0, variant="bm25l"), BM25(k1=1e-300), BM25(k1=1000)], ids=repr
+    "model",
+    [
+        *ALL,
+        BM25(b=1.0),
+        BM25(b=1.0, variant="bm25l"),
+        *(BM25(k1=k1, b=b) for k1 in (1e-300, 1e-45, 1e-40, 1e-38, 1e-20, 1000) for b in (0.4, 0.9999999)),
+        *(QueryLikelihood(mu=mu) for mu in (1e-9, 1e6)),
+        QueryLikelihood(smoothing="jelinek-mercer", lam=1e-9),
+    ],
+    ids=repr,
 )
 def test_an_empty_document_makes_no_trouble(model: Model) -> None:
     with np.errstate(all="raise"):
@@ -158,7 +167,9 @@ def test_an_empty_collection_has_a_mean_length() -> None:
         (lambda: BM25(b=math.nan), "BM25 with k1=0.9, b=nan"),
         (lambda: BM25(variant="bm25f"), "BM25 has no variant 'bm25f': use lucene, robertson"),  # type: ignore[arg-type]
         (lambda: QueryLikelihood(mu=0.0), "query likelihood with mu=0.0"),
-        (lambda: QueryLikelihood(mu=1e30), "lam=0.1: use 0 < mu <= 1,000,000 and 0 < lam < 1"),
+        (lambda: QueryLikelihood(mu=1e30), "lam=0.1: use 1e-09 <= mu <= 1,000,000 and 1e-09 <= lam < 1"),
+        (lambda: QueryLikelihood(mu=1e-320), "query likelihood with mu=1e-320"),
+        (lambda: QueryLikelihood(lam=1e-320), "query likelihood with mu=1000.0, lam=1e-320"),
         (lambda: QueryLikelihood(mu=math.inf), "query likelihood with mu=inf"),
         (lambda: QueryLikelihood(lam=1.0), "query likelihood with mu=1000.0, lam=1.0"),
         (lambda: QueryLikelihood(smoothing="laplace"), "smoothing='laplace'"),  # type: ignore[arg-type]

@@ -41,7 +41,7 @@ def main(model: str, output: Path | None, precision: Precision, revision: str | 
     The comparison is over a few texts of the bundled collection: a check that nothing is broken, not an
     evaluation.
     """
-    checkpoint = CrossEncoder(model, revision=revision).checkpoint
+    checkpoint = CrossEncoder(model, revision=revision, form=None).scoring
     if output is not None:
         with storage_errors(output):
             output.mkdir(parents=True, exist_ok=True)

@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tamis.columns import Array
-from tamis.errors import InputError, MissingDependencyError
+from tamis.errors import MissingDependencyError
+from tamis.infer.cores import cores
 from tamis.infer.cross_encoder import CrossEncoder
 from tamis.infer.runtime import Device, Precision
-from tamis.models.checkpoint import Checkpoint
-from tamis.models.exits import ExitCheckpoint, load_exits
+from tamis.models.exits import ExitCheckpoint, exits_of
 from tamis.models.templates import Inputs
 
 if TYPE_CHECKING:
     from tamis.infer.cascade_backend import CascadeEngine, Keep
-
-NAME = "cascade"  # of the stage, and of the model that it would have if one were bundled
 
 
 class CascadeEncoder(CrossEncoder):
@@ -33,8 +31,9 @@ class CascadeEncoder(CrossEncoder):
         revision: str | None = None,
         device: Device = "auto",
         precision: Precision = "auto",
+        workers: int | None = None,
     ) -> None:
-        super().__init__(model, revision=revision, device=device, precision=precision)
+        super().__init__(model, revision=revision, device=device, precision=precision, workers=workers)
         self._exits: ExitCheckpoint | None = None
 
     @property
@@ -42,22 +41,13 @@ class CascadeEncoder(CrossEncoder):
         """The model, whose weights are read when they are needed."""
         with self._lock:
             if self._exits is None:
-                if self.model == NAME and not Path(NAME).exists():
-                    remedy = (
-                        "name one: cascade(model=FOLDER), which `tamis train` makes, or a name on the hub"
-                    )
-                    raise InputError(f"no model is bundled under the name {NAME!r}", remedy=remedy)
-                self._exits = load_exits(self.model, self.revision)
+                self._exits = exits_of(self.checkpoint, self.model)
             return self._exits
 
     @property
     def layers(self) -> tuple[int, ...]:
         """After which layers there is an exit."""
         return self.exits.layers
-
-    @property
-    def checkpoint(self) -> Checkpoint:
-        return self.exits.start
 
     @property
     def engine(self) -> CascadeEngine:
@@ -76,4 +66,5 @@ class CascadeEncoder(CrossEncoder):
 
     def walk(self, inputs: Inputs, keep: Keep) -> Array:
         """The margins of one query's candidates at each exit: see `CascadeBackend.walk`."""
-        return self.engine.walk(inputs, keep)
+        with cores(self.workers):
+            return self.engine.walk(inputs, keep)

@@ -1,7 +1,9 @@
 """A model with exits by torch: a query's candidates go from exit to exit, ever fewer of them.
 
 One query is read at a time, so that nothing beside it can change a bit of its scores. Its candidates are
-packed where the device has a kernel for that, and elsewhere padded in rectangles of about one length.
+packed where the device has a kernel for that, and elsewhere padded in rectangles of about one length. What
+the layers have made of those that are live stays in memory between exits: of a thousand inputs of 512 tokens
+in a model of 768 dimensions, 1.6 GB in fp32.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from torch import Tensor
 
 from tamis.columns import Array
 from tamis.errors import TamisError
-from tamis.infer.engine import Engine, OutOfMemory, batches
+from tamis.infer.engine import Check, Engine, OutOfMemory, batches, go_on
 from tamis.infer.torch_backend import (
     PRECISIONS,
     TOKEN_BUDGETS,
@@ -22,7 +24,6 @@ from tamis.infer.torch_backend import (
     check,
     device_of,
     has_packed_attention,
-    is_out_of_memory,
     precision_of,
 )
 from tamis.models.exit_encoder import ExitEncoder, Walk
@@ -48,22 +49,13 @@ class CascadeBackend(TorchBackend):
         self.encoder = encoder
         self._forward = encoder.packed if self.layout == "packed" else encoder.padded
 
-    def walk(self, inputs: Inputs, keep: Keep, token_budget: int) -> Array:
+    def walk(self, inputs: Inputs, keep: Keep, token_budget: int, wanted: Check = go_on) -> Array:
         """The margins of one query's candidates at each exit, float32[candidates, exits]; NaN at those that
-        they did not reach."""
+        they did not reach. `wanted` is called before each batch."""
         check(inputs, self.config)
-        try:
-            with torch.inference_mode():
-                return self._walk(inputs, keep, token_budget)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-        # Outside the handler, whose exception keeps the tensors of the failed batch alive.
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
-        raise OutOfMemory
+        return self._fitting(lambda: self._walk(inputs, keep, token_budget, wanted))
 
-    def _walk(self, inputs: Inputs, keep: Keep, token_budget: int) -> Array:
+    def _walk(self, inputs: Inputs, keep: Keep, token_budget: int, wanted: Check) -> Array:
         exits = len(self.encoder.exit_layers)
         found = np.full((len(inputs), exits), np.nan, np.float32)
         walks = [
@@ -72,11 +64,14 @@ class CascadeBackend(TorchBackend):
         ]
         for number in range(exits if walks else 0):
             # all of them before any is read, which waits for the device
-            asked = [(numbers, self._margins(walk.logits())) for numbers, walk in walks]
+            asked = [(numbers, self._next(walk, wanted)) for numbers, walk in walks]
             for numbers, margins in asked:
                 found[numbers, number] = margins.cpu().numpy()
+            live = np.sort(np.concatenate([numbers for numbers, _ in walks]))
+            if np.isnan(found[live, number]).any():  # which would say that they have left
+                problem = f"the scores of {self.description} are not numbers"
+                raise TamisError(problem, remedy="use precision=fp32, or another model")
             if number < exits - 1:
-                live = np.sort(np.concatenate([numbers for numbers, _ in walks]))
                 walks = _thinned(walks, keep(live, found[live, number]), self.device)
         return found
 
@@ -84,8 +79,9 @@ class CascadeBackend(TorchBackend):
         begin = self.encoder.walk_packed if self.layout == "packed" else self.encoder.walk_padded
         return begin(*self._arguments(inputs))  # type: ignore[arg-type]
 
-    def _margins(self, logits: Tensor) -> Tensor:
-        return (logits[:, 0] if self.config.labels == 1 else logits[:, 1] - logits[:, 0]).float()
+    def _next(self, walk: Walk, wanted: Check) -> Tensor:
+        wanted()
+        return self._margins(walk.logits())
 
 
 def _thinned(
@@ -113,7 +109,7 @@ class CascadeEngine(Engine):
         """See `CascadeBackend.walk`."""
         while True:
             try:
-                return self.cascade.walk(inputs, keep, self.token_budget)
+                return self.cascade.walk(inputs, keep, self.token_budget, self.check)
             except OutOfMemory:
                 self.token_budget //= 2
             if self.token_budget < inputs.lengths.max():

@@ -63,10 +63,12 @@ class CrossEncoder:
         for name, value, choices in (
             ("device", device, Device),
             ("precision", precision, Precision),
-            ("form", form or "default", Form),
+            ("form", "default" if form is None else form, Form),
         ):
             if value not in get_args(choices):
                 raise InputError(f"no {name} {value!r}", remedy=f"use {', '.join(get_args(choices))}")
+        if workers is not None and workers < 1:
+            raise InputError(f"{workers} processor cores", remedy="use at least 1")
         # as it was asked for: None is the model's own, which is known when it is loaded
         self.model, self.revision, self.form = str(model), revision, form
         self.device, self.precision, self.workers = device, precision, workers
@@ -88,6 +90,18 @@ class CrossEncoder:
         return self.checkpoint.config.form if self.form is None else self.form
 
     @property
+    def scoring(self) -> Checkpoint:
+        """The checkpoint as it scores: without the table of embeddings that its form does without."""
+        checkpoint, form = self.checkpoint, self.input_form
+        if form not in ABLATED:
+            return checkpoint
+        return replace(
+            checkpoint,
+            tensors=ablated(checkpoint.tensors, form),
+            fingerprint=f"{checkpoint.fingerprint}-{form}",
+        )
+
+    @property
     def tokenizer(self) -> Tokenizer:
         with self._lock:
             if self._tokenizer is None:
@@ -98,14 +112,8 @@ class CrossEncoder:
     def engine(self) -> Engine:
         with self._lock:
             if self._engine is None:
-                checkpoint = self.checkpoint
-                if (form := self.input_form) in ABLATED:
-                    checkpoint = replace(
-                        checkpoint,
-                        tensors=ablated(checkpoint.tensors, form),
-                        fingerprint=f"{checkpoint.fingerprint}-{form}",
-                    )
-                self._engine = Engine(open_backend(checkpoint, self.device, self.precision, self.workers))
+                backend = open_backend(self.scoring, self.device, self.precision, self.workers)
+                self._engine = Engine(backend)
             return self._engine
 
     @property
@@ -166,7 +174,7 @@ def _load(model: str, revision: str | None) -> Checkpoint:
     bundled = BUNDLED / model
     if "/" not in model and "\\" not in model and not Path(model).exists() and bundled.is_dir():
         return load_checkpoint(bundled)
-    if model in ("mono", "duo") and not Path(model).exists():
+    if model in ("mono", "duo", "cascade") and not Path(model).exists():
         raise InputError(
             f"no model is bundled under the name {model!r}",
             remedy=f"name one: {model}(model=FOLDER), or a name on the hub",

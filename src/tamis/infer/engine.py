@@ -19,6 +19,11 @@ from tamis.models.templates import Inputs
 #: equal: inputs of one length. padded: filled up to the longest. packed: laid end to end.
 Layout = Literal["equal", "padded", "packed"]
 Progress = Callable[[int], object]
+Check = Callable[[], object]
+
+
+def go_on() -> None:
+    """The check of who gives up nothing."""
 
 
 class OutOfMemory(Exception):
@@ -57,11 +62,13 @@ class Backend(Protocol):
 
 
 class Engine:
-    """Scores inputs on a backend, whatever their number."""
+    """Scores inputs on a backend, whatever their number. `check` is called before each batch: who wants to
+    give up what is being scored has it raise."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.token_budget = backend.token_budget
+        self.check: Check = go_on
 
     def margins(self, inputs: Inputs, progress: Progress | None = None) -> Array:
         """One float32 an input, in the inputs' order; `progress` is told how many more are done."""
@@ -94,6 +101,7 @@ class Engine:
         places = [waiting[batch] for batch in together]
 
         def score(batch: Array) -> Array:
+            self.check()
             whole = len(batch) == len(inputs) and self.backend.layout == "packed"
             return self.backend.margins(inputs if whole else inputs.take(batch))
 

@@ -7,11 +7,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tamis.columns import Array
 from tamis.errors import InputError, MissingDependencyError
+from tamis.infer.cores import cores
 from tamis.infer.cross_encoder import CrossEncoder
-from tamis.infer.engine import Engine
+from tamis.infer.engine import Engine, Progress
 from tamis.infer.runtime import Device, Precision
 from tamis.models.long_plan import LongDoc, read_plan
+from tamis.models.templates import Inputs
 from tamis.models.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -21,8 +24,15 @@ if TYPE_CHECKING:
 class LongEncoder(CrossEncoder):
     """A folder's model of long documents, ready to score; loaded when first used."""
 
-    def __init__(self, model: str | Path, *, device: Device = "auto", precision: Precision = "auto") -> None:
-        super().__init__(model, device=device, precision=precision)
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        device: Device = "auto",
+        precision: Precision = "auto",
+        workers: int | None = None,
+    ) -> None:
+        super().__init__(model, device=device, precision=precision, workers=workers)
         self._long: LongCheckpoint | None = None
         self._plan: LongDoc | None = None
 
@@ -69,3 +79,7 @@ class LongEncoder(CrossEncoder):
     @property
     def fingerprint(self) -> str:
         return f"{self.long.fingerprint} {self.engine.backend.numerics}"
+
+    def margins(self, inputs: Inputs, progress: Progress | None = None) -> Array:
+        with cores(self.workers):
+            return super().margins(inputs, progress)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import torch
-
 from tamis.columns import Array
-from tamis.infer.engine import OutOfMemory
 from tamis.infer.torch_backend import (
     PRECISIONS,
     TOKEN_BUDGETS,
     TorchBackend,
     device_of,
     has_packed_attention,
-    is_out_of_memory,
     precision_of,
 )
 from tamis.models.long_checkpoint import LongCheckpoint
@@ -40,14 +36,9 @@ class LongBackend(TorchBackend):
 
     def margins(self, inputs: Inputs) -> Array:
         """One float32 a document."""
-        try:
-            with torch.inference_mode():
-                values: Array = self.model(inputs).float().cpu().numpy()
-                return values
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-        # Outside the handler, whose exception keeps the tensors of the failed batch alive.
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
-        raise OutOfMemory
+
+        def score() -> Array:
+            values: Array = self.model(inputs).float().cpu().numpy()
+            return values
+
+        return self._fitting(score)

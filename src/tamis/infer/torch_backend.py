@@ -64,12 +64,21 @@ class TorchBackend:
     def margins(self, inputs: Inputs) -> Array:
         """One float32 an input: its logit, or with two labels the second less the first."""
         check(inputs, self.config)
+
+        def score() -> Array:
+            values: Array = self._margins(self._forward(*self._arguments(inputs))).cpu().numpy()
+            return values  # above, and only there, the device is waited for
+
+        return self._fitting(score)
+
+    def _margins(self, logits: Tensor) -> Tensor:
+        return (logits[:, 0] if self.config.labels == 1 else logits[:, 1] - logits[:, 0]).float()
+
+    def _fitting(self, score: Callable[[], Array]) -> Array:
+        """What `score` returns; `OutOfMemory` if the device has not enough for it."""
         try:
             with torch.inference_mode():
-                logits = self._forward(*self._arguments(inputs))
-                margins = logits[:, 0] if self.config.labels == 1 else logits[:, 1] - logits[:, 0]
-                values: Array = margins.float().cpu().numpy()  # here, and only here, the device is waited for
-                return values
+                return score()
         except RuntimeError as error:  # torch.OutOfMemoryError is one, but only CUDA raises it
             if not is_out_of_memory(error):
                 raise

@@ -23,8 +23,8 @@ import xxhash
 
 from tamis.columns import Array
 from tamis.errors import InputError
-from tamis.models.checkpoint import WEIGHTS, Checkpoint, load_checkpoint, save_checkpoint
-from tamis.models.config import EncoderConfig
+from tamis.models.checkpoint import CONFIG, WEIGHTS, Checkpoint, load_checkpoint, save_checkpoint
+from tamis.models.config import EncoderConfig, parse_config
 from tamis.models.names import Shape, shapes
 from tamis.models.weights import FloatType, LazyTensors, StoredTensor, stored_tensors
 
@@ -125,9 +125,11 @@ def begin_exits(
     start: Checkpoint, layers: Sequence[int], heads: Heads = "new", seed: int = 0
 ) -> ExitCheckpoint:
     """A model to be trained, from any checkpoint. The heads before the last are drawn from `seed`, or are
-    copies of the start's; those of a start that has exits after the same layers stay."""
+    copies of the start's; those of a start that has exits after the same layers stay, unless it is to have
+    another number of labels."""
     found = _stored(start.folder)
-    if tuple(sorted(found)) == tuple(layers[:-1]):
+    labels = parse_config(start.raw_config, start.folder / CONFIG).labels
+    if tuple(sorted(found)) == tuple(layers[:-1]) and start.config.labels == labels:
         own = _checked(start, found)
         return ExitCheckpoint(start, tuple(layers), own, start.fingerprint)
     wanted = _shapes(start.config, layers[:-1])
@@ -147,12 +149,16 @@ def load_exits(name_or_folder: str | Path, revision: str | None = None) -> ExitC
     Traceback (most recent call last):
     tamis.errors.InputError: .../config.json: no such file: check the path
     """
-    start = load_checkpoint(name_or_folder, revision)
+    return exits_of(load_checkpoint(name_or_folder, revision), name_or_folder)
+
+
+def exits_of(start: Checkpoint, name: str | Path) -> ExitCheckpoint:
+    """A checkpoint with the exits that lie beside it; `name` is what an error calls it."""
     found = _stored(start.folder)
     if not found:
         raise InputError(
-            f"{name_or_folder} has no exits",
-            remedy=f'rank with mono(model="{name_or_folder}"), or train some by a recipe with [cascade]',
+            f"{name} has no exits",
+            remedy=f'rank with mono(model="{name}"), or train some by a recipe with [cascade]',
         )
     heads = _checked(start, found)
     return ExitCheckpoint(start, (*sorted(found), start.config.layers), heads, start.fingerprint)

@@ -18,7 +18,7 @@ import numpy as np
 
 from tamis.columns import Array
 from tamis.expression import Call
-from tamis.infer.cascade import NAME, CascadeEncoder
+from tamis.infer.cascade import CascadeEncoder
 from tamis.infer.cross_encoder import Tally
 from tamis.infer.runtime import Device, Precision
 from tamis.models.exits import check_alpha, cost, kept, layers_run
@@ -32,6 +32,8 @@ from tamis.ranking import Ranking, ScoreKind, best_first
 if TYPE_CHECKING:
     from tamis.infer.cascade_backend import Keep
 
+NAME = "cascade"  # of the stage, and of the model that it would have if one were bundled
+
 
 class Cascade(Reranker):
     """Sorts candidates by P(relevant | query, text), as `mono` does, with a model that has exits: at each but
@@ -39,8 +41,9 @@ class Cascade(Reranker):
     reads all of them to the end, and ranks as `mono` does with the same model.
 
     `model` is a folder or a name on the hub; a recipe with a table [cascade] trains one (`base = "cascade"`).
-    It needs torch. With alpha above 0 the scores are the probability at the exit where a candidate left, less
-    the number of exits that it did not reach: from 0 to 1 for those that came to the end, below for others.
+    It needs torch, and on a processor `workers` is how many cores share a batch. With alpha above 0 the
+    scores are the probability at the exit where a candidate left, less the number of exits that it did not
+    reach: from 0 to 1 for those that came to the end, below for others.
 
         >>> Cascade("models/my-cascade", alpha=0.5)
         cascade(model="models/my-cascade", alpha=0.5)
@@ -62,7 +65,10 @@ class Cascade(Reranker):
         cache: str | Path | ScoreCache | None = None,
     ) -> None:
         check_alpha(alpha)
-        super().__init__(CascadeEncoder(model, revision=revision, device=device, precision=precision), cache)
+        encoder = CascadeEncoder(
+            model, revision=revision, device=device, precision=precision, workers=workers
+        )
+        super().__init__(encoder, cache)
         self.alpha, self.query_limit, self.limit = float(alpha), query_limit, limit
 
     @property

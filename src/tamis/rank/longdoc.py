@@ -6,8 +6,7 @@ or grades of gain. So they are for the order only, and whoever combines them nor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -42,10 +41,7 @@ class LongReranker(Reranker):
         workers: int | None,
         cache: str | Path | ScoreCache | None,
     ) -> None:
-        if workers is not None and workers < 1:
-            raise InputError(f"{workers} processor cores", remedy="use at least 1")
-        super().__init__(LongEncoder(model, device=device, precision=precision), cache)
-        self.encoder.workers = workers
+        super().__init__(LongEncoder(model, device=device, precision=precision, workers=workers), cache)
 
     @property
     def expression(self) -> Call:
@@ -83,8 +79,7 @@ class LongReranker(Reranker):
             )
             inputs.append(made.inputs)
             cuts.append(made.truncation)
-        with _cores(encoder.workers):
-            found = self._margins(rankings, inputs, cuts)
+        found = self._margins(rankings, inputs, cuts)
         return [
             ranking.rescored(scores.astype(np.float64), ScoreKind.COMBINED)
             for ranking, scores in zip(rankings, found, strict=True)
@@ -134,19 +129,3 @@ class Parade(LongReranker):
         cache: str | Path | ScoreCache | None = None,
     ) -> None:
         super().__init__(model, precision, device, workers, cache)
-
-
-@contextmanager
-def _cores(count: int | None) -> Iterator[None]:
-    """Let torch use so many meanwhile: what it may use is the whole program's affair, and stays as it was."""
-    if count is None:
-        yield
-        return
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

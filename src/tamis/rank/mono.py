@@ -24,9 +24,8 @@ class Mono(Reranker):
     """Sorts candidates by P(relevant | query, text), whatever scores they come with.
 
     `model` is a bundled model, a folder or a name on the hub; `form` one of the papers' input templates,
-    unless it is to be the one that the model was trained in;
-    `score` what the scores are shown as, which does not change the order. `cache` is a file in which scores
-    are kept for the next time.
+    unless it is to be the one that the model was trained in; `score` what the scores are shown as, which does
+    not change the order. `cache` is a file in which scores are kept for the next time.
 
         >>> Mono("models/my-model", score="logit")
         mono(model="models/my-model", score=logit)

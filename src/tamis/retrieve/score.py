@@ -20,6 +20,8 @@ Lengths = Literal["lucene", "exact"]
 Variant = Literal["lucene", "robertson", "atire", "bm25l", "bm25+"]
 _DELTA = {"bm25l": 0.5, "bm25+": 1.0}
 _LARGEST_K1, _LARGEST_MU = 1000, 1_000_000  # beyond, single precision loses what tells scores apart
+_NO_K1 = 1e-20  # below, one over it may be more than single precision holds: the score is that of k1=0
+_LEAST_SMOOTHING = 1e-9  # far below, one over it is more than any precision holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,8 @@ def _lucene_bm25(
     """In single precision and in Lucene's order of operations, so that scores equal its own to the last
     bit."""
     f = np.float32
-    with np.errstate(divide="ignore", over="ignore") if not f(k1) or b == 1 else nullcontext():
+    extreme = k1 < _NO_K1 or b == 1
+    with np.errstate(divide="ignore", over="ignore", under="ignore") if extreme else nullcontext():
         inverse = f(1) / (f(k1) * ((f(1) - f(b)) + f(b) * length.astype(f) / f(mean_length)))
         peak = weight.astype(f) * idf.astype(f)
         return np.asarray(peak - peak / (f(1) + tf.astype(f) * inverse), dtype=f)
@@ -199,10 +202,11 @@ class QueryLikelihood:
                 f"query likelihood with smoothing={self.smoothing!r}, variant={self.variant!r}",
                 remedy="use dirichlet or jelinek-mercer, and lucene or exact",
             )
-        if not 0 < self.mu <= _LARGEST_MU or not 0 < self.lam < 1:
+        least = _LEAST_SMOOTHING
+        if not least <= self.mu <= _LARGEST_MU or not least <= self.lam < 1:
             raise InputError(
                 f"query likelihood with mu={self.mu}, lam={self.lam}",
-                remedy=f"use 0 < mu <= {_LARGEST_MU:,} and 0 < lam < 1",
+                remedy=f"use {least:g} <= mu <= {_LARGEST_MU:,} and {least:g} <= lam < 1",
             )
 
     @property

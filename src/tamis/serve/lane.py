@@ -18,12 +18,15 @@ from tamis.ranking import Ranking
 from tamis.serve.costs import Costs
 from tamis.serve.metrics import Metrics
 from tamis.serve.pipelines import Step
-from tamis.serve.watched import Abandoned, watch
 
 TOGETHER = 1024  # inputs that requests may add up to in one call
 HEADROOM = 1.5  # of an estimate: many a call takes longer, and is lost where the deadline comes first
 SHORT = 0.15  # seconds: while a call is expected to be shorter, others may join it
 GIVING_WAY = 5  # steps of niceness: a quarter of a core beside a thread that has none
+
+
+class Abandoned(Exception):
+    """Nobody waits any more for what a lane is doing."""
 
 
 def give_way() -> None:
@@ -176,7 +179,7 @@ class Lane(threading.Thread):
         try:
             for model in models:
                 model.prepare()
-                watch(model.encoder.engine, self.check)
+                model.encoder.engine.check = self.check
             loaded = time.monotonic()
             with ledger() as work_done:
                 rankings = first.stage.apply([job.ranking for job in batch], depth)

@@ -24,7 +24,7 @@ def stage_of(model: str, revision: str | None = None) -> str:
     """
     if is_long(model):
         return "cedr" if read_plan(model).kind.startswith(Cedr.kinds) else "parade"
-    if has_exits(model):
+    checkpoint = CrossEncoder(model, revision=revision).checkpoint
+    if has_exits(checkpoint.folder):
         return "cascade"
-    config = CrossEncoder(model, revision=revision).checkpoint.config
-    return "duo" if config.segments >= _OF_PAIRS else "mono"
+    return "duo" if checkpoint.config.segments >= _OF_PAIRS else "mono"
