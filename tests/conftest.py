@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -23,6 +27,49 @@ VOCABULARY = 400
 # how long an example takes is no property of ours: it depends on what else the machine has to do
 settings.register_profile("unhurried", settings(), deadline=None)
 settings.load_profile("unhurried")
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """torch on one thread, which adds up in one order: what is trained again is the same to the last bit."""
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+#: The command, which is killed when it is about to write a file for the second time.
+_KILLED = """
+import os, signal, sys
+from tamis.cli import main
+
+when, times, replace = sys.argv.pop(1), 0, os.replace
+
+def lethal(source, target, **options):
+    global times
+    times += str(target) == when
+    if times == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(source, target, **options)
+
+os.replace = lethal
+sys.exit(main())
+"""
+
+
+@pytest.fixture(scope="session")
+def killed_at() -> Callable[[Path, Sequence[str]], None]:
+    """Runs the command in a process that is killed when it is about to write a file for the second time."""
+
+    def run(when: Path, arguments: Sequence[str]) -> None:
+        command = [sys.executable, "-c", _KILLED, str(when), *arguments]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # one thread: sums in one order
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        assert when.exists()
+
+    return run
 
 
 @pytest.fixture(scope="session")

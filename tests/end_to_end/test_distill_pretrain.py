@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -29,33 +29,11 @@ from tamis.train.pretrain_recipe import read_pretrain_recipe  # noqa: E402
 from tamis.train.recipe import bundled, read_recipe  # noqa: E402
 from tamis.train.state import LOG, STATE, read_log  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 DEMO = Path(tamis.__file__).parent / "demo_data"
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}  # one thread: sums in one order
 CODE = "import sys; from tamis.cli import main; sys.exit(main())"
-KILLED = """
-import os, signal, sys
-from tamis.cli import main
-
-when, times, replace = sys.argv.pop(1), 0, os.replace
-
-def lethal(source, target, **options):
-    global times
-    times += str(target) == when
-    if times == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-    replace(source, target, **options)
-
-os.replace = lethal
-sys.exit(main())
-"""
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -152,14 +130,6 @@ def called(recipe: Path, out: Path, *options: str) -> list[str]:
     return [recipe.stem, str(recipe), "--out", str(out), "--device", "cpu", *options]
 
 
-def killed(arguments: list[str], when: Path) -> None:
-    """A process that ends when it is about to write a file for the second time."""
-    command = [sys.executable, "-c", KILLED, str(when), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    assert when.exists()
-
-
 def curve(out: Path) -> list[dict[str, Any]]:
     """The log without what a clock has to do with."""
     return [{name: line[name] for name in line if name != "pairs_per_second"} for line in read_log(out)]
@@ -209,13 +179,15 @@ def test_a_pretrained_model_starts_a_ranker(
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
-def test_killed_and_resumed_is_uninterrupted(made: Path, tmp_path: Path) -> None:
+def test_killed_and_resumed_is_uninterrupted(
+    made: Path, tmp_path: Path, killed_at: Callable[[Path, Sequence[str]], None]
+) -> None:
     """A distillation is killed in each of its phases."""
     whole, again = tmp_path / "whole", tmp_path / "killed"
     plan = distillation(made, tmp_path, steps=40)
-    killed(called(plan, again), again / "lm" / STATE)
+    killed_at(again / "lm" / STATE, called(plan, again))
     assert not (again / STATE).exists()
-    killed(called(plan, again, "--resume"), again / STATE)
+    killed_at(again / STATE, called(plan, again, "--resume"))
     assert read_log(again)[-1]["step"] == 10
     assert main(called(plan, whole)) == main(called(plan, again, "--resume")) == 0
     for folder in ("", "lm"):
@@ -226,7 +198,7 @@ def test_killed_and_resumed_is_uninterrupted(made: Path, tmp_path: Path) -> None
 
     whole, again = tmp_path / "whole-pretrained", tmp_path / "killed-pretrained"
     plan = pretraining(made, tmp_path, steps=40)
-    killed(called(plan, again), again / STATE)
+    killed_at(again / STATE, called(plan, again))
     assert read_log(again)[-1]["step"] == 10
     assert main(called(plan, whole)) == main(called(plan, again, "--resume")) == 0
     assert curve(again) == curve(whole)

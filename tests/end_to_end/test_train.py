@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,32 +22,10 @@ from tamis.evaluate.measures import evaluate  # noqa: E402
 from tamis.formats import read_corpus, read_qrels, read_queries  # noqa: E402
 from tamis.train.state import LOG, STATE, read_log  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 DEMO = Path(tamis.__file__).parent / "demo_data"
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}  # one thread: sums in one order
-KILLED = """
-import os, signal, sys
-from tamis.cli import main
-
-when, times, replace = sys.argv.pop(1), 0, os.replace
-
-def lethal(source, target, **options):
-    global times
-    times += str(target) == when
-    if times == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-    replace(source, target, **options)
-
-os.replace = lethal
-sys.exit(main())
-"""
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -96,13 +74,6 @@ def recipe(made: Path, out: Path, optimiser: str, rest: str = "", dev: str = "de
 
 def trained(recipe: Path, out: Path, *options: str) -> list[str]:
     return ["train", str(recipe), "--out", str(out), "--device", "cpu", *options]
-
-
-def killed_at(when: Path, arguments: list[str]) -> None:
-    """A process that ends when it is about to write a file for the second time."""
-    command = [sys.executable, "-c", KILLED, str(when), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr
 
 
 def curve(out: Path) -> list[dict[str, Any]]:
@@ -154,7 +125,9 @@ def test_it_learns_and_leaves_a_model_that_ranks(
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
-def test_killed_and_resumed_is_uninterrupted(made: Path, tmp_path: Path) -> None:
+def test_killed_and_resumed_is_uninterrupted(
+    made: Path, tmp_path: Path, killed_at: Callable[[Path, Sequence[str]], None]
+) -> None:
     plan = recipe(
         made,
         tmp_path,

@@ -40,16 +40,10 @@ from tamis.serve.models import stage_of  # noqa: E402
 from tamis.stages import build  # noqa: E402
 from tamis.train.start import keep_layers  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 LAYERS = (2, 4, 6)  # of six
 WORDS = ["river", "castle", "song", "war", "music", "bridge", "film", "singer", "city", "battle"]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> object:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,15 +30,9 @@ from tamis.serve.lane import Job, Lane  # noqa: E402
 from tamis.serve.metrics import Metrics  # noqa: E402
 from tamis.serve.pipelines import Step  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 TEXTS = ["castle", "", "song " * 200, "river war music", "castle bridge"]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,15 +41,9 @@ from tamis.train.sets import Candidates, Group, Judged, TrainingSet  # noqa: E40
 from tamis.train.sources import Examples  # noqa: E402
 from tamis.train.state import STATE, read_log  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 QUERIES, EACH, RELEVANT, STEPS = 6, 10, 7, 12
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

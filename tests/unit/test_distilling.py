@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -49,17 +49,11 @@ from tamis.train.sources import open_examples  # noqa: E402
 from tamis.train.state import STATE, read_log  # noqa: E402
 from tamis.train.watch import Watch  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 STEPS = 6
 WORD = "bert.embeddings.word_embeddings.weight"
 SCORE = "classifier.weight"
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

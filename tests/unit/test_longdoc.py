@@ -24,16 +24,10 @@ from tamis.rank.given import Documents  # noqa: E402
 from tamis.rank.longdoc import Cedr, Parade  # noqa: E402
 from tamis.ranking import Ranking, ScoreKind  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SPECIAL = Special(cls=1, sep=2)
 CONFIG = EncoderConfig("bert", 400, hidden=8, layers=1, heads=1, feed_forward=8)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def made(plan, *texts, query=(7,), config=CONFIG, seed=0):

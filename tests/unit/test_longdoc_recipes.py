@@ -30,15 +30,9 @@ from tamis.train.recipe import Data, Loss, Model, Optimiser, bundled, read_recip
 from tamis.train.recipe import Examples as Drawn  # noqa: E402
 from tamis.train.state import read_log  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 COMMON = ("the", "of", "and", "to", "in", "for", "with", "on", "as", "by", "at", "from")
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -33,17 +33,11 @@ from tamis.train.sets import Candidates, Group, Judged, TrainingSet  # noqa: E40
 from tamis.train.sources import Examples  # noqa: E402
 from tamis.train.state import read_log  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 QUERIES, PER_QUERY, STEPS = 5, 6, 30
 COMMON = ("the", "of", "and", "to", "in", "for", "with", "on", "as", "by", "at", "from")
 SMALL = {"window": 8, "stride": 6, "passages": 4, "sequence": 16, "query": 4, "tokens": 40}
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import errno
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,15 +34,9 @@ from tamis.train.sources import Examples  # noqa: E402
 from tamis.train.start import load_start  # noqa: E402
 from tamis.train.state import LOG, STATE, read_log  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 QUERIES, DOCUMENTS, STEPS = 6, 30, 12
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

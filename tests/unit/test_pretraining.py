@@ -6,7 +6,7 @@ import dataclasses
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -34,19 +34,13 @@ from tamis.train.recipe import Optimiser, Run  # noqa: E402
 from tamis.train.state import STATE, read_log  # noqa: E402
 from tamis.train.watch import Watch  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 STEPS = 8
 HEADS = "cls.predictions.transform.dense.weight"
 SCORE = "classifier.weight"
 POOLER = "bert.pooler.dense.weight"
 LEAST = '[model]\nstart = "m"\n[data]\ncorpus = ["c"]\n[optimiser]\nsteps = 9\n'
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -38,17 +38,11 @@ from tamis.train.recipe import Examples, Folds, Loss, Recipe, read_recipe  # noq
 from tamis.train.state import STATE  # noqa: E402
 from tamis.train.watch import Watch  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 WORDS = ("sieve", "flour", "cake", "onion", "soup", "butter", "steel", "spoon", "water")
 GROUPS = [["q0", "q1", "q2"], ["q3", "q4", "q5"], ["q6", "q7", "q8"]]
 JUDGED = {f"q{n}": {f"d{n}": 1, f"d{n + 9}": 1, f"d{(n + 4) % 9}": 0} for n in range(9)}
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -36,16 +36,10 @@ from tamis.train.sets import Candidates, Group, Judged, TrainingSet  # noqa: E40
 from tamis.train.sources import Examples  # noqa: E402
 from tamis.train.start import load_start  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 FORMS: tuple[Form, ...] = get_args(Form)
 TEXTS = ["an onion in butter", "soup of onion and butter", "a spoon of steel for the soup"]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

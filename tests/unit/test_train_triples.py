@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,17 +29,11 @@ from tamis.train.sources import Examples, open_examples  # noqa: E402
 from tamis.train.streams import Batch  # noqa: E402
 from tamis.train.triples import Lines, file_fingerprint  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 QUERIES = {"q1": "onion soup", "q2": "a steel spoon", "q3": "cake"}
 TEXTS = {"d1": "soup of onion", "d2": "spoons of steel", "d3": "flour and butter", "d4": "water"}
 IDS = [("q1", "d1", "d4"), ("q2", "d2", "d3"), ("q3", "d3", "d1"), ("q1", "d1", "d2"), ("q2", "d2", "d4")]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NoReturn, get_args
 
 from tamis.errors import InputError
+from tamis.files import STDIN
 from tamis.infer.runtime import Device, Precision
 
 
@@ -64,3 +65,17 @@ def runtime_arguments(parser: ArgumentParser) -> None:
 
 def json_argument(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def check_standard_input(*files: str | None) -> None:
+    """Refuse to read two of the files from it.
+
+    >>> check_standard_input("a.run", "-", None)
+    """
+    if files.count(STDIN) > 1:
+        raise InputError("only one thing can come from the standard input", remedy="give files for the rest")
+
+
+def is_one_file(output: Path, given: str) -> bool:
+    """Whether what is to be written is what is read."""
+    return given != STDIN and output.is_file() and Path(given).is_file() and output.samefile(given)

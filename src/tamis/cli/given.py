@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
-from tamis.cli.arguments import ArgumentParser
+from tamis.cli.arguments import ArgumentParser, check_standard_input, is_one_file
 from tamis.cli.console import counted, warn
 from tamis.cli.rerank import texts_of_run
 from tamis.documents import Query
 from tamis.errors import InputError
-from tamis.files import STDIN
 from tamis.formats import CorpusFormat
 from tamis.rank.given import GivenRun
 from tamis.ranking import Ranking, Run, ScoreKind
@@ -53,18 +52,8 @@ def check_given(
     if (run is None) != (corpus is None):
         raise InputError("a run without its corpus" if run else "a corpus without a run", remedy="give both")
     check_standard_input(*inputs, run, *(corpus or []))
-    if output is not None and run is not None and run != STDIN and _is_one(output, Path(run)):
+    if output is not None and run is not None and is_one_file(output, run):
         raise InputError(f"{output} is the run to be reranked", remedy="give another name to the new one")
-
-
-def check_standard_input(*files: str | None) -> None:
-    """Refuse to read two of the files from it."""
-    if files.count(STDIN) > 1:
-        raise InputError("only one thing can come from the standard input", remedy="give files for the rest")
-
-
-def _is_one(one: Path, other: Path) -> bool:
-    return one.is_file() and other.is_file() and one.samefile(other)
 
 
 def given_run(

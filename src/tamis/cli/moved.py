@@ -8,9 +8,8 @@ from typing import get_args
 
 import numpy as np
 
-from tamis.cli.arguments import ArgumentParser, at_least_one, json_argument
+from tamis.cli.arguments import ArgumentParser, at_least_one, check_standard_input, json_argument
 from tamis.cli.console import note, print_json, printable, stdout
-from tamis.cli.given import check_standard_input
 from tamis.cli.rerank import texts_of_run
 from tamis.cli.snippet import snippet
 from tamis.documents import Query

@@ -8,13 +8,12 @@ from typing import get_args
 
 import numpy as np
 
-from tamis.cli.arguments import ArgumentParser, at_least_one
+from tamis.cli.arguments import ArgumentParser, at_least_one, check_standard_input, is_one_file
 from tamis.cli.console import counted, doing, prepare_kernel
 from tamis.cli.dry_run import dry_run as print_plan
 from tamis.cli.job import finish, job_arguments, journal_of, ranked
 from tamis.errors import ExpressionError, InputError
 from tamis.expression import Node, calls, parse
-from tamis.files import STDIN
 from tamis.formats import CorpusFormat, TopicField, read_candidates, read_corpus, read_queries
 from tamis.formats.lines import check_column
 from tamis.infer.runtime import Device, Precision, Runtime
@@ -150,9 +149,8 @@ def _check_neither(
 
 
 def _check_files(run: str, corpus: Sequence[str], queries: str | None, output: Path) -> None:
-    if [run, *corpus, queries].count(STDIN) > 1:
-        raise InputError("only one thing can come from the standard input", remedy="give files for the rest")
-    if output.is_file() and run != STDIN and Path(run).exists() and output.samefile(run):
+    check_standard_input(run, *corpus, queries)
+    if is_one_file(output, run):
         raise InputError(f"{output} is the run to be reranked", remedy="give another name to the new one")
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tamis.cli.arguments import ArgumentParser
+from tamis.cli.arguments import ArgumentParser, check_standard_input, is_one_file
 from tamis.cli.console import counted
 from tamis.errors import InputError
 from tamis.evaluate.sampling import sample_judgments
-from tamis.files import STDIN
 from tamis.formats import read_qrels, read_queries, write_qrels
 
 
@@ -35,11 +34,10 @@ def main(
     qrels: str, deep: float | None, shallow: float | None, seed: int, only: str | None, output: Path
 ) -> None:
     """Keep a share of relevance judgments: all of a few queries, or a few of all queries."""
-    if [qrels, only].count(STDIN) > 1:
-        raise InputError("only one thing can come from the standard input", remedy="give files for the rest")
+    check_standard_input(qrels, only)
     if output.is_dir():
         raise InputError(f"{output} is a folder", remedy="give the name of a file")
-    if output.is_file() and Path(qrels).is_file() and output.samefile(qrels):
+    if is_one_file(output, qrels):
         raise InputError(f"{output} has the judgments", remedy="give another name to the sample")
     judgments = read_qrels(qrels)
     if not judgments:
