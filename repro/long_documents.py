@@ -44,29 +44,33 @@ if TYPE_CHECKING:
 TOGETHER = 4  # queries whose inputs are made at once: some ten thousand
 QUERY, TOTAL = 64, 512  # tokens, as in mono
 
+TOKENS = 1 << 16  # at a time: all layers of more, which CEDR compares, fill a card
 RATE = 5e-5  # a small encoder and few steps want a larger one than BERT-base and many
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A bundled recipe, for how many steps of 16 pairs of documents, and the rate of the head."""
+    """A bundled recipe, for how many steps of 16 pairs of documents, the rate of the head, and what the hinge
+    compares."""
 
     recipe: str
     steps: int
     head_rate: float
+    probabilities: bool = False
 
 
 #: MaxP goes on with mono's head; a new one learns faster, unless it is layers of its own. The recipes' many
-#: epochs are for collections of 50 to 250 queries.
+#: epochs are for collections of 50 to 250 queries. "maxp-softmax" is the recipe as it stands.
 TRAININGS = {
     "maxp": Training("maxp", 400, RATE),
+    "maxp-softmax": Training("maxp", 400, RATE, probabilities=True),
     "parade-max": Training("parade", 250, 1e-3),
     "parade-transformer": Training("parade", 250, 2e-4),
     "vanilla": Training("cedr-vanilla", 150, 1e-3),
     "cedr-knrm": Training("cedr", 150, 1e-3),
 }
 _Item = TypeVar("_Item")
-MODELS = ("maxp", "parade-max", "parade-transformer", "cedr-knrm")
+MODELS = ("maxp", "maxp-softmax", "parade-max", "parade-transformer", "cedr-knrm")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -241,7 +245,7 @@ def _trained_scores(work: Work, kind: str, fold: int) -> dict[str, Array]:
             model = str(trained(prepared, fold, recipe, Path(scratch) / step, given.device))
         done = time.perf_counter()
         found: Iterator[Array]
-        if kind == "maxp":
+        if TRAININGS[kind].recipe == "maxp":
             encoder = CrossEncoder(model, device=given.device, precision=given.precision)
             found = map(np.concatenate, scored(encoder, prepared, prepared.passages, queries, PASSAGES))
         else:
@@ -267,11 +271,12 @@ def recipe_of(kind: str, start: str, steps: int) -> LongRecipe:
     rates = {"learning_rate": RATE, "head_learning_rate": training.head_rate}
     tables |= {
         "model": {"start": start},
+        "loss": tables["loss"] | {"probabilities": training.probabilities},
         "data": [{"set": "in memory"}],
-        "longdoc": tables["longdoc"] | {"kind": kind},
+        "longdoc": tables["longdoc"] | ({} if training.recipe == "maxp" else {"kind": kind}),
         "examples": tables["examples"] | {"last": DEPTH},
         "optimiser": tables["optimiser"] | rates | {"steps": steps, "warm_up": 0.1, "schedule": "linear"},
-        "run": {"batch": 16, "checkpoint_every": steps, "log_every": max(steps // 5, 1)},
+        "run": {"batch": 16, "tokens": TOKENS, "checkpoint_every": steps, "log_every": max(steps // 5, 1)},
     }
     return build(LongRecipe, tables, training.recipe)
 

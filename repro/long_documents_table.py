@@ -47,6 +47,7 @@ ROWS = {
     "trained MaxP": "maxp-trained",
     "trained SumP": "sump-trained",
     "trained AvgP": "avgp-trained",
+    "MaxP by the softmax": "maxp-softmax",
     "PARADE-Max": "parade-max",
     "PARADE-Transformer": "parade-transformer",
     "CEDR-KNRM": "cedr-knrm",
@@ -116,6 +117,8 @@ def _trained(maker: _Maker) -> None:
         for stage in (MaxP(mono), SumP(mono), AvgP(mono)):
             row = f"trained {type(stage).__name__}"
             maker.write(row, replay(stage, maker.candidates, found))
+    if found := maker.passages("maxp-softmax", PASSAGES):
+        maker.write("MaxP by the softmax", replay(MaxP(mono), maker.candidates, found))
     for row in ("PARADE-Max", "PARADE-Transformer", "CEDR-KNRM"):
         if scores := maker.scores(ROWS[row]):
             candidates = maker.candidates
@@ -210,8 +213,8 @@ class _Maker:
     def _counts(self, qid: str, name: str) -> Array:
         """How many margins each candidate of a query has."""
         documents = self.prepared.candidates(qid)
-        if name in ("mono-passages", "maxp"):
-            return self.prepared.passages.counts(documents, PASSAGES if name == "maxp" else None)
+        if name in ("mono-passages", "maxp", "maxp-softmax"):
+            return self.prepared.passages.counts(documents, None if name == "mono-passages" else PASSAGES)
         return np.ones(len(documents), np.int64)
 
     def sentences(self) -> dict[str, Array]:

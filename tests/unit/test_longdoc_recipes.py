@@ -180,7 +180,7 @@ def test_the_bundled_recipes_have_the_papers_figures(tmp_path: Path) -> None:
     assert (maxp.optimiser.steps, maxp.run.batch, maxp.dev.every) == (36 * 256, 16, 4 * 256)
     assert (maxp.optimiser.learning_rate, maxp.optimiser.head_learning_rate) == (1e-5, 1e-3)
     assert (maxp.longdoc.keep, maxp.longdoc.passages, maxp.dev.measure) == (0.1, 30, "nDCG@20")
-    assert maxp.model.labels == 2 and maxp.loss == Loss("hinge", margin=1.0)
+    assert maxp.model.labels == 2 and maxp.loss == Loss("hinge", margin=1.0, probabilities=True)
     # as many as its windows hold: there is nothing to be gained by keeping more
     assert maxp.longdoc.tokens == 29 * maxp.longdoc.stride + maxp.longdoc.window
     parade = read("parade")

@@ -296,7 +296,8 @@ def test_maxp_is_trained_on_what_it_ranks_by(folder: Path) -> None:
 
 def test_maxp_compares_probabilities_by_its_hinge(folder: Path, tmp_path: Path) -> None:
     """Zhang et al. 2021: s is the softmax's positive class, so that a loss of one pair is 1 - s+ + s-."""
-    plan = recipe(folder, "maxp", {"keep": 0.5}, model=Model(str(folder), labels=2))
+    hinge = Loss("hinge", probabilities=True)
+    plan = recipe(folder, "maxp", {"keep": 0.5}, model=Model(str(folder), labels=2), loss=hinge)
     made = task(plan)
     (part,) = made.parts(0, 0, 1)
     with torch.no_grad():

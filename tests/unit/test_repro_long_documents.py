@@ -144,7 +144,7 @@ def test_fine_tuning_skips_what_is_done_and_the_table_has_all_rows(
         capsys.readouterr()
         repro.main(["fine-tune", *common, "--device", "cpu", "--steps", "1"])
     said = capsys.readouterr().out.splitlines()
-    assert len(said) == 4 * FOLDS and all(line.endswith("there already") for line in said)
+    assert len(said) == 5 * FOLDS and all(line.endswith("there already") for line in said)
     repro.main(["runs", *common])
     table = tmp_path / "table.md"
     table.write_text("# Long documents\n")

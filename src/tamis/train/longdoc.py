@@ -3,8 +3,7 @@
 A document is read whole and has one score, which is all that the losses of `tamis.train.losses` know. MaxP is
 trained on passages one by one instead: each has its document's label, the first of a document is always kept
 and the others with a small probability, and the passages that are kept of a group's documents are compared in
-rounds, at random; a hinge compares probabilities, which are what `maxp` ranks by (Zhang et al. 2021). What
-comes of it is an ordinary checkpoint for `maxp(mono(model=...))`.
+rounds, at random. What comes of it is an ordinary checkpoint for `maxp(mono(model=...))`.
 """
 
 from __future__ import annotations
@@ -132,10 +131,7 @@ class LongRanker(nn.Module):
 
     def forward(self, batch: LongBatch) -> Tensor:
         if batch.gains is None:
-            scores = self.model(batch.inputs)
-            if self.model.plan.kind == "maxp" and self.loss.name == "hinge":
-                scores = torch.sigmoid(scores)  # of a margin: the softmax's share of the positive class
-            return ranking_loss(scores, batch, self.loss)
+            return ranking_loss(self.model(batch.inputs), batch, self.loss)
         assert isinstance(self.model, OfVectors)
         head = self.model.head
         assert isinstance(head, CumulativeGain)

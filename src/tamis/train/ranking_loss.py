@@ -47,8 +47,9 @@ def ranking_loss(margins: Tensor, batch: RankingBatch, loss: Loss) -> Tensor:
         taught = torch.zeros_like(margins) if teacher is None else teacher
         return losses.logit_mse_ce(margins, taught, labels, loss.alpha, each)
     if loss.name == "hinge":
+        scores = torch.sigmoid(margins) if loss.probabilities else margins
         better, worse = map(there, couples(batch.labels, batch.ends))
-        return losses.hinge(margins[better], margins[worse], loss.margin, each[better])
+        return losses.hinge(scores[better], scores[worse], loss.margin, each[better])
     if loss.name == "softmax":
         return losses.softmax(margins, labels, ends, weights)
     assert teacher is not None

@@ -188,6 +188,7 @@ class Loss:
     name: LossName = "softmax"
     alpha: Share = 1.0  # the labels' share: of pointwise's and duo's target, of logit_mse_ce's loss (Eq. 39)
     margin: Positive = 1.0  # of hinge
+    probabilities: bool = False  # of hinge: it compares those, not margins
     temperature: Positive = 1.0  # of the teacher's scores, in kl, pointwise and duo: below 1 sharpens them
     labels: NotNegative = 0.0  # of kl and margin_mse: this much of softmax on the labels is added
 
