@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 FIGURES = Path(__file__).parents[2] / "docs" / "figures"
 QUERY = "film director who was married to an actress"
-CASCADE = {"q": QUERY, "a": "bm25 % 100 >> rm3 % 50 >> mono", "doc": "d1547"}
+CASCADE = {"q": QUERY, "a": "bm25 % 100 >> mono % 20 >> duo", "doc": "d1547"}
 COMPARED = {"q": QUERY, "a": "bm25 % 30 >> mono", "b": "bm25 % 30", "doc": "d1547"}
 #: name: width, height, pixels a pixel, theme, state, and what is done before the picture
 PICTURES: dict[str, tuple[int, int, int, str, dict[str, str], str]] = {

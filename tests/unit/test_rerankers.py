@@ -344,11 +344,6 @@ def test_without_positions_the_order_of_words_does_not_matter(models: Path) -> N
     assert one != pytest.approx(other, abs=1e-6)
 
 
-def test_no_bundled_model_is_said_plainly(models: Path) -> None:
-    with pytest.raises(InputError, match=r"no model is bundled under the name 'duo': name one"):
-        Duo().rank("q", ["a", "b"])
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

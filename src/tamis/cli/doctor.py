@@ -16,6 +16,7 @@ from tamis.cli import runtimes
 from tamis.cli.arguments import ArgumentParser, json_argument
 from tamis.cli.console import counted, doing, duration, print_json, printable, size, size_on_disk, stdout
 from tamis.errors import TamisError
+from tamis.infer.cross_encoder import bundled_models
 from tamis.retrieve.index import Index
 from tamis.retrieve.verify import verify
 
@@ -133,7 +134,7 @@ def _models() -> dict[str, Any]:
         "onnx_runtime": onnx,
         "torch": torch,
         "automatic": runtimes.automatic(onnx, torch),
-        "bundled": runtimes.bundled(),
+        "bundled": bundled_models(),
     }
 
 

@@ -10,8 +10,6 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
-from tamis.infer.cross_encoder import BUNDLED
-
 _TIMEOUT = 120.0  # seconds: torch takes long to import from a slow disk
 
 # Each line that it prints stands whatever comes after it, and what comes last may end the process: some
@@ -83,11 +81,6 @@ def _ending(status: int) -> str:
     if status >= 0:
         return f"ends the process with status {status}"
     return f"kills the process ({signal.Signals(-status).name})"
-
-
-def bundled() -> list[str]:
-    """The names of the models inside the package."""
-    return sorted(path.parent.name for path in BUNDLED.glob("*/config.json"))
 
 
 def automatic(onnx: dict[str, Any], torch: dict[str, Any]) -> str | None:

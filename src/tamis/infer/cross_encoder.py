@@ -170,14 +170,23 @@ def cuda_present() -> bool:
     return bool(torch.cuda.is_available())
 
 
+def bundled_models() -> list[str]:
+    """The models that come with tamis.
+
+    >>> bundled_models()
+    ['duo', 'mono', 'mono-tiny']
+    """
+    return sorted(path.parent.name for path in BUNDLED.glob("*/config.json"))
+
+
 def _load(model: str, revision: str | None) -> Checkpoint:
     bundled = BUNDLED / model
     if "/" not in model and "\\" not in model and not Path(model).exists() and bundled.is_dir():
         return load_checkpoint(bundled)
-    if model in ("mono", "duo", "cascade") and not Path(model).exists():
+    if model == "cascade" and not Path(model).exists():
         raise InputError(
-            f"no model is bundled under the name {model!r}",
-            remedy=f"name one: {model}(model=FOLDER), or a name on the hub",
+            "no model is bundled under the name 'cascade'",
+            remedy="name one: cascade(model=FOLDER), or a name on the hub",
         )
     if is_long(model):
         kind = read_plan(model).kind

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from tamis.infer.cross_encoder import BUNDLED, CrossEncoder
+from tamis.infer.cross_encoder import CrossEncoder
 from tamis.models.exits import has_exits
 from tamis.models.long_plan import is_long, read_plan
 from tamis.rank.longdoc import Cedr
 
 _OF_PAIRS = 3  # segments: the query, and the two texts of a pair
-
-
-def bundled_models() -> list[str]:
-    """The models that come with tamis."""
-    return sorted(path.name for path in BUNDLED.glob("*") if (path / "config.json").is_file())
 
 
 def stage_of(model: str, revision: str | None = None) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tamis.errors import ExpressionError, InputError, TamisError
 from tamis.expression import Call, Keep, Node, Then, calls, keep, parse, then
-from tamis.infer.cross_encoder import CrossEncoder
+from tamis.infer.cross_encoder import CrossEncoder, bundled_models
 from tamis.infer.runtime import Runtime
 from tamis.plan import plan, rerankers
 from tamis.rank.passage import PassageReranker
@@ -24,7 +24,7 @@ from tamis.rank.reranker import Reranker
 from tamis.retrieve.index import Index
 from tamis.retrieve.retriever import DEPTH
 from tamis.serve.limits import Limits
-from tamis.serve.models import bundled_models, stage_of
+from tamis.serve.models import stage_of
 from tamis.stage import Kept, Pipeline, Stage
 from tamis.stages import SEARCHING, build, check_searches
 
