@@ -1,6 +1,7 @@
 """Make the pictures of the page in docs/figures: python tests/browser/figures.py http://127.0.0.1:8000
 
-The server is one of the demo collection: `tamis demo --keep demo`, then `tamis serve demo/index`.
+The server is one of the demo collection: `tamis demo --keep demo`, then
+`tamis serve demo/index --deadline 60s`: duo takes a small machine longer than a page should wait.
 """
 
 from __future__ import annotations

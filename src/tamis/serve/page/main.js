@@ -145,7 +145,7 @@ function showAnswers() {
 function showSingle(answer) {
   if (!answer.complete) {
     const words = `The time was up after ${answer.finished}: this is its ranking.`;
-    const remedy = "Fewer candidates (k0) take less time; the server's --deadline allows more.";
+    const remedy = "Fewer candidates take less time; the server's --deadline allows more.";
     byId("notices").replaceChildren(el("p", { class: "notice" }, `${words} ${remedy}`));
   }
   results.render(byId("results"), answer, actions);
