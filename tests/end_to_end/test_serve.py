@@ -243,7 +243,7 @@ def test_the_state_of_the_server(server: Served) -> None:
         ({"query": "x", "pipeline": "bm25 >"}, "column 6 of the pipeline"),
         ({"query": "x", "pipeline": "mono(model=m)"}, "finds no candidates: begin with"),
         ({"query": "x", "pipeline": "bm25 % 5000"}, "this server keeps 1,000 at most"),
-        ({"query": "x", "pipeline": 'bm25 >> mono(model="/etc")'}, "this server has no model '/etc': use duo, m, mono"),
+        ({"query": "x", "pipeline": 'bm25 >> mono(model="/etc")'}, "has no model '/etc': use duo, m, mono"),
         ({"query": "x", "pipeline": 'bm25 >> mono(model=m, revision="x")'}, "this server has no model"),
         ({"query": "x", "pipeline": "bm25 >> duo(model=m, k=1000)"}, "may take 162,006 inferences"),
         ({"query": "x", "pipeline": "sdm"}, "positions"),
