@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tamis import Duo, Mono
+from tamis.errors import InputError
 from tamis.infer.cross_encoder import BUNDLED
 from tamis.models.checkpoint import load_checkpoint
 
@@ -66,5 +67,5 @@ def test_a_folder_of_the_name_goes_first(tmp_path: Path, monkeypatch: pytest.Mon
     """So that a model of one's own may be called duo."""
     (tmp_path / "duo").mkdir()
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(Exception, match=r"config\.json"):
+    with pytest.raises(InputError, match=r"config\.json"):
         Duo().rank("q", ["a", "b"])
