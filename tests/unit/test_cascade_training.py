@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import socket
+import json
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -34,7 +34,6 @@ from tamis.train.cascade_recipe import (  # noqa: E402
 )
 from tamis.train.dev import DevRun  # noqa: E402
 from tamis.train.fit import parameter_groups  # noqa: E402
-from tamis.train.processes import Processes  # noqa: E402
 from tamis.train.recipe import Data, Dev, Limits, Model, Optimiser, Run, bundled  # noqa: E402
 from tamis.train.recipe import Examples as Drawn  # noqa: E402
 from tamis.train.sets import Candidates, Group, Judged, TrainingSet  # noqa: E402
@@ -166,46 +165,49 @@ def test_heads_have_the_rate_of_heads(folder: Path) -> None:
     assert sum(len(group["params"]) for group in fast) == 3 * 4, "two matrices and two biases an exit"
 
 
-class _Half(torch.nn.Module):
-    """A step reaches one of its two parameters."""
+#: One of two processes. A step reaches one of the two parameters.
+_STEPS = """
+import json, sys
+from pathlib import Path
 
+import torch
+
+from tamis.train.processes import Processes
+
+
+class Half(torch.nn.Module):
     partial = True
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.a, self.b = torch.nn.Parameter(torch.ones(1)), torch.nn.Parameter(torch.ones(1))
 
-    def forward(self, x: float) -> Any:
+    def forward(self, x):
         return (self.a * x if x > 0 else self.b * x).sum()
 
 
-def _steps(rank: int, port: int, said: Any) -> None:
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    with Processes(torch.device("cpu")) as processes:
-        half = _Half()
-        model = processes.wrapped(half)
-        for x in (1.0, -1.0, 2.0):
-            model.zero_grad(set_to_none=True)
-            model(x * (1 + rank)).backward()
-            said.put((rank, half.a.grad and half.a.grad.item(), half.b.grad and half.b.grad.item()))
+with Processes(torch.device("cpu")) as processes:
+    half, found = Half(), []
+    model = processes.wrapped(half)
+    for x in (1.0, -1.0, 2.0):
+        model.zero_grad(set_to_none=True)
+        model(x * (1 + processes.rank)).backward()
+        found.append([each.grad and each.grad.item() for each in (half.a, half.b)])
+    Path(sys.argv[1], f"{processes.rank}.json").write_text(json.dumps(found))
+"""
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="a new interpreter would have to load torch again")
-def test_several_processes_wait_for_no_gradient_that_does_not_come() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    context = multiprocessing.get_context("fork")
-    said = context.Queue()
-    started = [context.Process(target=_steps, args=(rank, port, said)) for rank in (0, 1)]
-    for process in started:
-        process.start()
-    found = [said.get(timeout=60) for _ in range(6)]
-    for process in started:
-        process.join(60)
-    means = [(1.5, None), (None, -1.5), (3.0, None)]
+def test_several_processes_wait_for_no_gradient_that_does_not_come(tmp_path: Path) -> None:
+    # new interpreters, not forks of this one: the threads that torch has started here would be missing there
+    (tmp_path / "steps.py").write_text(_STEPS)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+    said = subprocess.run(
+        [*launch, str(tmp_path / "steps.py"), str(tmp_path)], capture_output=True, text=True, timeout=600
+    )
+    assert said.returncode == 0, said.stderr
     for rank in (0, 1):
-        assert [each[1:] for each in found if each[0] == rank] == means
+        found = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert found == [[1.5, None], [None, -1.5], [3.0, None]], "the means of what both have"
 
 
 # -- a run
