@@ -28,6 +28,10 @@ VOCABULARY = 400
 settings.register_profile("unhurried", settings(), deadline=None)
 settings.load_profile("unhurried")
 
+# a shell that starts us in the background has Ctrl-C ignored, and what we start would inherit that
+if os.name != "nt" and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:

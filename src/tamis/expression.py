@@ -120,8 +120,8 @@ def parse(text: str) -> Node:
     arguments=(), options=())))
     >>> parse("bm25 % lots")
     Traceback (most recent call last):
-    tamis.errors.ExpressionError: column 8 of the pipeline 'bm25 % lots': expected a whole number after %,
-    found 'lots'
+    tamis.errors.ExpressionError: column 8 of the pipeline 'bm25 % lots': expected a whole number of at
+    least 1 after %, found 'lots'
     """
     parser = _Parser(text)
     node = parser.pipeline()
@@ -181,7 +181,7 @@ class _Parser:
             k = self.number() if digits.isascii() and digits.isdigit() else 0
             if not isinstance(k, int) or k < 1:
                 found = f", found {digits!r}" if digits else ""
-                raise self.error(f"expected a whole number after %{found}", at)
+                raise self.error(f"expected a whole number of at least 1 after %{found}", at)
             node = keep(node, k)
         return node
 

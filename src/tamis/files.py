@@ -100,9 +100,10 @@ def _atomic_write(path: Path, mode: str) -> Iterator[IO[Any]]:
     with storage_errors(path):
         if target.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        if target.exists() and not target.is_file():
-            # A pipe or a device cannot be replaced by name; os.replace would destroy /dev/null.
-            with target.open("wb") as device, _encoding(device, target.suffix.lower(), mode) as stream:
+        if path.exists() and not path.is_file():
+            # A pipe or a device cannot be replaced by name; os.replace would destroy /dev/null. Nor is there
+            # always a file where the link points: that of /dev/stdout may say pipe:[123].
+            with path.open("wb") as device, _encoding(device, target.suffix.lower(), mode) as stream:
                 yield stream
             return
         temporary = target.with_name(f"{TEMPORARY}{secrets.token_hex(8)}.tmp")
@@ -185,6 +186,8 @@ def open_bytes(path: PathLike) -> Iterator[BinaryIO]:
     [b'one\\n', b'two\\n']
     """
     if os.fspath(path) == STDIN:
+        if sys.stdin is None:
+            raise InputError("the standard input is closed", remedy="give a file, or a pipe")
         yield sys.stdin.buffer
         return
     suffix = Path(path).suffix.lower()
@@ -210,6 +213,8 @@ def _open(path: PathLike) -> BinaryIO:
     except FileNotFoundError as error:
         raise InputError("no such file", remedy="check the path", path=os.fspath(path)) from error
     except OSError as error:
+        if Path(path).is_dir():  # which has an error of its own on some systems only
+            raise InputError("is a folder", remedy="give a file", path=os.fspath(path)) from error
         remedy = "check that it is a file that you may read"
         problem = f"cannot be opened ({error.strerror})"
         raise InputError(problem, remedy=remedy, path=os.fspath(path)) from error

@@ -147,6 +147,23 @@ class Ranking:
             raise TamisError("the scores increase along the order", remedy="check the stage that made them")
         return replace(self, ids=tuple(self.ids[i] for i in order.tolist()), scores=ranked, kind=kind)
 
+    def settled(self, order: Array, scores: Array) -> Ranking:
+        """The first candidates in a given order with new scores, as of `reordered`; those beyond stay below
+        in their order, with scores that go down by one from below zero and from below all the others.
+
+        >>> old = Ranking(Query("q", "sieve"), ("d1", "d2", "d3", "d4"), np.array([4.0, 3.0, 2.0, 1.0]))
+        >>> new = old.settled(np.array([1, 0]), np.array([-0.5, 2.0]))
+        >>> new.ids, new.scores.tolist()
+        (('d2', 'd1', 'd3', 'd4'), [2.0, -0.5, -1.5, -2.5])
+        """
+        below = np.arange(len(order), len(self.ids))
+        floor = scores.min(initial=0.0)
+        return self.reordered(
+            np.concatenate([order, below]),
+            np.concatenate([scores, floor - 1.0 - np.arange(len(below))]),
+            ScoreKind.COMBINED,
+        )
+
     def log_odds(self) -> Array:
         """The scores, in double precision; those that are probabilities as log-odds.
 
@@ -167,6 +184,9 @@ class Ranking:
 
     def documents(self) -> list[Document]:
         """The candidates' documents, in order."""
+        if self.texts is None and not self.ids:
+            remedy = "begin with a stage that searches, or give texts to `rank`"
+            raise TamisError(f"query {self.query.id!r} has no candidates", remedy=remedy)
         if self.texts is None:
             raise TamisError(
                 f"the candidates of query {self.query.id!r} have no texts",
@@ -215,6 +235,23 @@ class Run(Mapping[str, Ranking]):
             Ranking(known.get(qid, Query(qid, "")), tuple(ids), scores, ScoreKind.RETRIEVAL, texts)
             for qid, (ids, scores) in read_run(path).items()
         )
+
+    @classmethod
+    def from_scores(cls, scores: Mapping[str, Mapping[str, float]], *, queries: Iterable[Query] = ()) -> Run:
+        """A run from documents' scores by query, as pytrec_eval takes them: the highest first, equal ones by
+        id.
+
+        >>> Run.from_scores({"q1": {"d1": 0.5, "d3": 2.0, "d2": 0.5}})["q1"].ids
+        ('d3', 'd1', 'd2')
+        """
+        known = {query.id: query for query in queries}
+
+        def ranked(qid: str, own: Mapping[str, float]) -> Ranking:
+            values = np.array(list(own.values()), dtype=np.float64)
+            unordered = Ranking(known.get(qid, Query(qid, "")), tuple(own), values)
+            return unordered.rescored(values, ScoreKind.RETRIEVAL)
+
+        return cls(ranked(qid, own) for qid, own in scores.items())
 
     def write(self, path: str | Path, *, tag: str = "tamis") -> None:
         """A TREC run file in which no two scores of a query are equal."""

@@ -7,6 +7,7 @@ import hashlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import overload
 
@@ -73,8 +74,9 @@ class Stage(ABC):
         return Pipeline([*_stages(self), *_stages(other)])
 
     def __mod__(self, k: int) -> Stage:
-        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+        if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:  # numpy's are whole numbers too
             raise InputError(f"cannot keep {k!r} candidates", remedy="use a whole number of at least 1")
+        k = int(k)
         *before, last = _stages(self)
         kept = Kept(last.stage, min(last.k, k)) if isinstance(last, Kept) else Kept(last, k)
         return Pipeline([*before, kept]) if before else kept
@@ -108,7 +110,7 @@ class Stage(ABC):
         from tamis import __version__
 
         # through a Run, which refuses queries with one id: better now than after hours
-        waiting = list(Run(map(Ranking, queries)).values())
+        waiting = list(Run(map(_asked, queries)).values())
         with self._record(journal, waiting) as record:
             done = [self.attach(ranking) for ranking in record.done]
             resumed = len(done)
@@ -139,6 +141,13 @@ class Stage(ABC):
         queries = digest(ranking.query for ranking in waiting)
         job = Job(repr(self), self.fingerprint, stages, queries, len(waiting))
         return Journal(journal, job, at_once=self.queries_at_once)
+
+
+def _asked(query: Query) -> Ranking:
+    if not isinstance(query, Query):  # from callers without a type checker
+        problem = f"a {type(query).__name__} is no query"
+        raise InputError(problem, remedy="give a tamis.Query(id, text): a run goes by their ids")
+    return Ranking(query)
 
 
 def _ranking(query: str | Query | Ranking, number: int) -> Ranking:

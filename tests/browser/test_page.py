@@ -225,7 +225,7 @@ def test_the_page_says_what_went_wrong(page):
     assert "absent (not on this server)" in page.texts("#controls-a option")
     page.open(q=QUERY, a="bm25 %")
     page.refused += 1
-    assert "expected a whole number after %" in page.one(".notice[role=alert]").text
+    assert "expected a whole number of at least 1 after %" in page.one(".notice[role=alert]").text
     page.one(".expression").send_keys(keys.CONTROL, "a", keys.NULL, "bm25 % 7", keys.ENTER)
     assert page.run("return document.activeElement.className") == "expression"  # drawn again, still in use
     page.until(lambda: len(page.all("#results .card")) == 7)

@@ -113,7 +113,7 @@ BAD = {
     ),
     "a field": (["top.tsv", "--field", "desc"], "top.tsv: the queries have no desc: leave --field out"),
     "a format": (["top.tsv", "--format", "tsv"], "--format is of a corpus, and there is none: leave it out"),
-    "onto itself": (["own.tsv", "-o", "own.tsv"], "own.tsv is the run to be reranked"),
+    "onto itself": (["own.tsv", "-o", "own.tsv"], "own.tsv is read, and would be overwritten: give another"),
 }
 
 

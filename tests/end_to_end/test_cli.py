@@ -312,6 +312,7 @@ def test_files_of_a_folder_that_are_not_read_are_told(tmp_path: Path, tamis: Tam
     assert "cake.pdf: a folder's .jsonl, .csv, .tsv, .trec, .txt, .md are read" in said.err
     (tmp_path / "notes" / "deep" / "cake.pdf").unlink()
     assert tamis("index", tmp_path / "notes", "-o", tmp_path / "new", "--overwrite").err == ""
+    assert tamis("index", tmp_path / "notes", "-o", tmp_path / "notes" / "idx").err == ""
 
 
 def test_overwrite_and_skip_bad(own_index: Path, tmp_path: Path, tamis: Tamis) -> None:

@@ -56,6 +56,31 @@ def test_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "12 queries with a relevant document" in out
 
 
+def test_another_name_of_a_file_is_not_another_run(capsys: pytest.CaptureFixture[str]) -> None:
+    plain = said(capsys, *RUNS, "--baseline", "mono.txt", "--json")
+    assert said(capsys, *RUNS, "./duo.txt", "--baseline", "./mono.txt", "--json") == plain
+    assert len(json.loads(plain[0])["runs"]) == 3
+
+
+@pytest.mark.parametrize(("columns", "parts"), [(45, 3), (60, 2), (80, 1)])
+def test_no_number_is_cut_short(
+    columns: int, parts: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tests = list(csv.DictReader(io.StringIO(said(capsys, *RUNS, "--format", "csv")[0])))
+    monkeypatch.setenv("COLUMNS", str(columns))
+    out, _ = said(capsys, *RUNS)
+    lines = out.splitlines()
+    assert max(map(len, lines)) <= columns
+    shown = " ".join(lines).split()
+    for test in tests:
+        assert f"{float(test['difference']):+.4f}" in shown
+        assert f"[{float(test['low']):+.4f}," in shown
+        assert f"{float(test['high']):+.4f}]" in shown
+        assert f"{test['wins']}/{test['ties']}/{test['losses']}" in shown
+    heads = [line.split() for line in lines if line.split()[:3] == ["measure", "run", "vs"]]
+    assert len(heads) == parts  # each begins with the names of its lines
+
+
 def test_several_baselines_one_of_them_not_among_the_runs(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["qrels.txt", "duo.txt", "mono.txt", "--baseline", "bm25.txt", "--baseline", "mono.txt"]
     out, _ = said(capsys, *arguments, *MEASURES, "--json")
@@ -140,6 +165,7 @@ def test_broken_runs(line: str, problem: str, capsys: pytest.CaptureFixture[str]
     [
         (["qrels.txt", "bm25.txt"], "there are not two runs to compare"),
         (["qrels.txt", "bm25.txt", "bm25.txt"], "there are not two runs to compare"),
+        (["qrels.txt", "bm25.txt", "./bm25.txt"], "there are not two runs to compare"),
         (["qrels.txt", "bm25.txt", "nowhere.txt"], "nowhere.txt"),
         ([*RUNS, "--alpha", "5"], "an alpha of 5.0: give a number between 0 and 1"),
         ([*RUNS, "--family", "few"], "argument --family: 'few' is not all, measure or a number of tests"),
@@ -147,10 +173,13 @@ def test_broken_runs(line: str, problem: str, capsys: pytest.CaptureFixture[str]
         ([*RUNS, "--test", "anova"], "argument --test: invalid choice: 'anova'"),
         ([*RUNS, "-o", "nowhere/made.txt"], "cannot write nowhere/made.txt"),
         (["empty.txt", "bm25.txt", "mono.txt"], "empty.txt: no judgment in it"),
+        (["zero.txt", "bm25.txt", "mono.txt"], "zero.txt: no relevant document in it"),
+        (["-", "bm25.txt", "-"], "only one thing can come from the standard input"),
     ],
 )
 def test_bad_arguments(arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("empty.txt").touch()
+    Path("zero.txt").write_text("q0 0 good 0\n")
     _, err = said(capsys, *arguments, status=2)
     assert problem in err
     assert err.count("\n") == 1

@@ -8,8 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.text import Text
 
 from tamis.cli import main
+from tamis.cli.eval import table
+from tamis.evaluate.measures import Evaluation
 
 QRELS = "q1 0 a 1\nq1 0 b 0\nq2 0 c 2\nq3 0 a 0\nq4 0 d 1\n"
 RUN = """\
@@ -60,6 +63,38 @@ def test_no_number_and_no_name_is_folded_in_80_columns(tamis: Tamis, monkeypatch
     assert values[0] == "bm25.run"
     assert len(values) == len(header)
     assert len(rule) == 1
+
+
+@pytest.mark.parametrize("columns", [30, 40, 60, 80])
+@pytest.mark.parametrize("per_query", [False, True])
+def test_a_table_that_is_too_wide_comes_in_parts(
+    tamis: Tamis, monkeypatch: pytest.MonkeyPatch, columns: int, per_query: bool
+) -> None:
+    names = ["nDCG@10", "AP", "RR@10", "RBP(p=0.5)", "Bpref", "Rprec", "Success@5", "P@30", "R@100"]
+    options = [option for name in names for option in ("-m", name)]
+    options += ["--per-query"] if per_query else []
+    rows = list(csv.reader(tamis("qrels.txt", "a.run", *options, "--csv")[1].splitlines()))
+    monkeypatch.setenv("COLUMNS", str(columns))
+    _, out, _ = tamis("qrels.txt", "a.run", *options)
+    lines = [line.split() for line in out.splitlines()]
+    assert max(map(len, out.splitlines())) <= columns
+    assert "…" not in out
+    heads = [number for number, line in enumerate(lines) if line[:1] == ["query" if per_query else "run"]]
+    assert len(heads) > 1
+    assert [name for number in heads for name in lines[number][1:]] == rows[0][2:]
+    for row in rows[1:]:  # each line of each part begins with its name
+        own = [line[1:] for line in lines if line[:1] == [row[1] if per_query else "a.run"]]
+        assert [value for part in own for value in part] == [f"{float(value):.4f}" for value in row[2:]]
+
+
+def test_the_best_of_a_column_is_bold_by_value() -> None:
+    # as texts, 9 comes after 12
+    found = {name: Evaluation({"NumRet": value}, {}, [], [], []) for name, value in (("a", 9.0), ("b", 12.0))}
+    cells = table("run", found, ["NumRet"]).columns[1].cells
+    assert [(str(cell), cell.style) for cell in cells if isinstance(cell, Text)] == [
+        ("9.0000", ""),
+        ("12.0000", "bold"),
+    ]
 
 
 def test_only_what_is_asked_for(tamis: Tamis) -> None:
@@ -211,3 +246,16 @@ def test_judgments_of_other_queries(tamis: Tamis) -> None:
     status, _, err = tamis("other.txt", "a.run")
     assert status == 2
     assert err.startswith("error: a.run: the run answers none of the judged queries")
+
+
+def test_judgments_without_a_relevant_document_are_at_fault_themselves(tamis: Tamis) -> None:
+    Path("zero.txt").write_text("q1 0 a 0\nq1 0 b -2\n")
+    status, _, err = tamis("zero.txt", "a.run")
+    assert status == 2
+    assert err == "error: zero.txt: no relevant document in it, that is no grade above 0: check the file\n"
+
+
+def test_one_standard_input_is_not_two_files(tamis: Tamis) -> None:
+    status, _, err = tamis("-", "-")
+    assert status == 2
+    assert err == "error: only one thing can come from the standard input: give files for the rest\n"

@@ -376,7 +376,7 @@ BAD = {
         ["rerank", "bm25.run", *C, *Q, *NEW, "-p", "mono(device=cpu)"],
         "mono has no option 'device': it takes model, score, form, precision, query_limit, limit, revision",
     ),
-    "onto itself": (["rerank", "bm25.run", *C, *Q, "-o", "./bm25.run", *P], "bm25.run is the run to be"),
+    "onto itself": (["rerank", "bm25.run", *C, *Q, "-o", "./bm25.run", *P], "bm25.run is read, and would be"),
     "into a folder": (["rerank", "bm25.run", *C, *Q, "-o", "idx", *P], "idx is a folder"),
     "all from one place": (["rerank", "-", *C, "--queries", "-", *NEW, *P], "only one thing can come from"),
     "a tag of two words": (["rerank", "bm25.run", *C, *Q, *NEW, *P, "--tag", "a b"], "the tag 'a b'"),

@@ -209,6 +209,7 @@ AS_NOBODY = """
     from pathlib import Path
     from tamis import Document, Index
     from tamis.errors import TamisError
+    from tamis.formats import read_corpus
 
     folder = Path(sys.argv[1])
     if os.geteuid() == 0:  # root may write anything
@@ -231,6 +232,7 @@ AS_NOBODY = """
         "build": lambda: Index.build([], folder / "other"),
         "unreadable": lambda: Index.open(folder / "unreadable"),
         "secret": lambda: Index.open(folder / "secret"),
+        "notes": lambda: read_corpus(folder / "notes"),
     }
     answer = {name: attempt(changes[name]) for name in sys.argv[2:]}
     answer["ids"] = Index.open(folder / "idx").bm25(backend="numpy")("word1").ids
@@ -273,10 +275,13 @@ def test_a_read_only_index_can_be_searched_and_not_changed(shared_folder: Path) 
     (Index.build([], shared_folder / "unreadable").path / "manifest.json").chmod(0)
     secret = Index.build(random_documents(3), shared_folder / "secret")
     next((secret.path / "segments").rglob("store.frames")).chmod(0)
+    (shared_folder / "notes" / "closed").mkdir(parents=True)
+    (shared_folder / "notes" / "open.txt").write_text("word1")
+    (shared_folder / "notes" / "closed").chmod(0)
     for path in [shared_folder / "idx", *(shared_folder / "idx").rglob("*"), shared_folder]:
         path.chmod(0o555 if path.is_dir() else 0o444)
     changes = ["add", "delete", "merge", "overwrite"]
-    answer = said(AS_NOBODY, shared_folder, *changes, "build", "unreadable", "secret")
+    answer = said(AS_NOBODY, shared_folder, *changes, "build", "unreadable", "secret", "notes")
     shared_folder.chmod(0o755)
 
     assert answer["ids"] == list(index.bm25(backend="numpy")("word1").ids)
@@ -287,6 +292,7 @@ def test_a_read_only_index_can_be_searched_and_not_changed(shared_folder: Path) 
     assert "manifest.json (Permission denied): check the permissions" in answer["unreadable"]
     assert answer["secret"].startswith("StorageError: cannot read ")
     assert "store.frames (Permission denied)" in answer["secret"]
+    assert answer["notes"].startswith(f"InputError: {shared_folder / 'notes' / 'closed'}: cannot be opened")
     assert state(Index.open(shared_folder / "idx")) == before
 
 

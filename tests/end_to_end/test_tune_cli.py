@@ -85,6 +85,21 @@ def test_from_a_grid_to_a_run(tune: Tune) -> None:
     assert json.loads(printed)["cross_validation"] == found
 
 
+def test_a_narrow_terminal_cuts_no_number(tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    _, out, _ = tune(
+        "-p", PIPELINE, "--grid", "k1=0.4,0.9", "--grid", "b=0.4", "-m", "nDCG@10", "--folds", "2"
+    )
+    lines = out.splitlines()
+    assert max(map(len, lines[:-1])) <= 40  # the last is a sentence
+    found = json.loads(Path("tuned.run.json").read_text())["cross_validation"]
+    shown = " ".join(lines).split()
+    for fold in found["folds"]:
+        assert {f"{fold['train']:.4f}", f"{fold['test']:.4f}", str(fold["queries"])} <= set(shown)
+    assert shown.count("fold") == 2  # parts, each of which begins with the folds and their settings
+    assert shown.count(f"{found['mean']:.4f}") == 1
+
+
 @pytest.fixture(scope="module")
 def candidates(place: Path, tiny_checkpoint: Callable[..., Path]) -> Path:
     """Twelve queries with judgments, BM25's candidates for them in a run, and a tiny model."""
@@ -150,7 +165,7 @@ def test_a_query_without_candidates_is_tuned_as_zero(candidates: Path, given: Tu
         ),
         (["--run", "none.run", "--corpus", "idx"], "none.run: no such file"),
         (["--run", "others.run", "--corpus", "idx"], "others.run: no query of it is asked"),
-        (["--run", "bm25.run", "--corpus", "idx", "-o", "bm25.run"], "bm25.run is the run to be reranked"),
+        (["--run", "bm25.run", "--corpus", "idx", "-o", "bm25.run"], "bm25.run is read, and would be"),
     ],
 )
 def test_mistakes_about_a_run_are_one_line(

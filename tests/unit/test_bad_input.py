@@ -6,6 +6,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import xxhash
 
@@ -316,6 +317,22 @@ def test_a_negative_k_is_an_error(index: Index, k: int, backend: Backend) -> Non
 def test_a_pipeline_keeps_at_least_one(index: Index, k: int) -> None:
     with pytest.raises(InputError, match="cannot keep"):
         index.bm25() % k
+    assert repr(index.bm25() % np.int64(3)) == "bm25 % 3"  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("given", ["a text", {"id": "d9", "text": "a text"}, ("d9", "a text"), None])
+def test_what_is_no_document_and_no_query(tmp_path: Path, given: object) -> None:
+    kind = type(given).__name__
+    made = Index.build(DOCUMENTS, tmp_path / "idx")
+    problem = f"a {kind} is no document: give a tamis.Document"
+    with pytest.raises(InputError, match=problem):
+        Index.build([given], tmp_path / "new")  # type: ignore[list-item]
+    with pytest.raises(InputError, match=problem):
+        made.add([Document("d9", "a text"), given])  # type: ignore[list-item]
+    assert repr(made) == f"<Index of {len(DOCUMENTS)} documents: {tmp_path / 'idx'}>"
+    assert "d9" not in made
+    with pytest.raises(InputError, match=f"a {kind} is no query: give a tamis.Query"):
+        made.bm25().run([given])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("backend", ["numpy", "numba"])

@@ -448,7 +448,7 @@ def test_a_name_that_is_nowhere(tmp_path):
     assert said.startswith(
         "tamis/nowhere (revision v1) is not in the local cache and the hub may not be asked"
     )
-    assert said.endswith(": unset HF_HUB_OFFLINE")
+    assert said.endswith(": check the path if it is a folder, else unset HF_HUB_OFFLINE")
     assert offline(tmp_path, "models/of/mine") == (
         "no folder models/of/mine, and no hub name either: check the path"
     )

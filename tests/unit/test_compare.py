@@ -7,6 +7,7 @@ import io
 import json
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -323,6 +324,15 @@ def test_html(found: Comparison) -> None:
     assert "http" not in made.replace("http://www.w3.org/2000/svg", "")  # nothing is fetched
 
 
+@pytest.mark.parametrize("name", ["+rm3_1", "-cls_2", "[mono_3]", "<4_>"])
+def test_a_name_is_no_number(name: str) -> None:
+    found = compare(QRELS, {"bm25": RUNS["worst"], name: RUNS["best"]}, ["RR"])
+    escaped = name.replace("_", "\\_").replace("<", "$<$").replace(">", "$>$")
+    lines = [line for line in latex(found).splitlines() if f"& {escaped} &" in line]
+    assert len(lines) == 2
+    assert html(found).count(f'<td class="text">{escape(name)}</td>') == 2
+
+
 def test_json_and_csv_hold_the_same(found: Comparison) -> None:
     value = json.loads(written(found, "json"))
     assert value["queries"] == N
@@ -331,6 +341,11 @@ def test_json_and_csv_hold_the_same(found: Comparison) -> None:
     rows = list(csv.DictReader(io.StringIO(written(found, "csv"))))
     assert [line["p"] for line in rows] == [repr(test["p"]) for test in value["tests"]]
     assert list(rows[0]) == list(value["tests"][0])
+
+
+def test_without_a_measure_there_is_nothing_to_compare() -> None:
+    with pytest.raises(InputError, match="no measure to compare by: give at least one"):
+        compare(QRELS, RUNS, [])
 
 
 def test_control_characters_do_not_reach_the_terminal() -> None:

@@ -93,7 +93,8 @@ def test_compressed_and_upper_case_names(
 
 def test_the_format_may_be_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path / "c.tsv", WELL_KNOWN.replace(",", "\t"))
-    assert [document.id for document in read_corpus(file)] == ["id", "1"]  # a TSV has no header
+    with pytest.raises(InputError, match=r"c\.tsv, line 1: a header \('id', .*: read the file as csv"):
+        list(read_corpus(file, skipped=SkipReport()))
     assert list(read_corpus(file, format="csv")) == [Document("1", "For flour", "Sieve")]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(WELL_KNOWN.encode())))
     assert list(read_corpus("-", format="csv")) == [Document("1", "For flour", "Sieve")]

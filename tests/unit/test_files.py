@@ -120,6 +120,16 @@ def test_a_full_disk_is_a_storage_error_with_a_remedy() -> None:
     assert stat.S_ISCHR(Path("/dev/full").stat().st_mode)
 
 
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="needs /dev/fd")
+def test_a_pipe_that_has_a_name_only_for_its_process() -> None:
+    """As /dev/stdout has in `tamis run ... -o /dev/stdout | head`."""
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as pipe:
+        with os.fdopen(writing, "wb"), atomic_write(f"/dev/fd/{writing}", "w") as stream:
+            stream.write("q1 Q0 d1")
+        assert pipe.read() == b"q1 Q0 d1"
+
+
 def test_a_missing_folder_and_a_folder_are_storage_errors(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="create the folder first"), atomic_write(tmp_path / "no" / "a"):
         pass
@@ -196,7 +206,7 @@ def test_members_follow_each_other(tmp_path: Path, suffix: str) -> None:
 def test_missing_files_and_folders_are_input_errors(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file: check the path"):
         read_text(tmp_path / "no.txt")
-    with pytest.raises(InputError, match="cannot be opened"):
+    with pytest.raises(InputError, match="is a folder: give a file"):
         read_text(tmp_path)
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tamis import Query, Ranking, TamisError
+from tamis import Query, Ranking, Run, TamisError
 from tamis.errors import InputError
 from tamis.evaluate.formulae import ShortLists
 from tamis.evaluate.measures import DEFAULT_MEASURES, evaluate, parse_measures, with_companions
@@ -341,6 +341,13 @@ def test_ties_that_change_nothing_are_not_mentioned() -> None:
     assert effect({"q": {"a": 1, "c": 0}}, run, "AP").queries == []  # 0 and unjudged are the same to AP
 
 
+def test_ties_have_no_best_share_of_judged_documents() -> None:
+    run = {"q": ranking("q", "abc", [5.0, 5.0, 5.0])}  # b first is worse, and judged
+    found = effect({"q": {"b": 0, "c": 1}}, run, "Judged@1", "RR", "RBPResidual(p=0.5)")
+    assert (found.low, found.high) == ({"RR": pytest.approx(1 / 3)}, {"RR": 1.0})
+    assert effect({"q": {"b": 0, "c": 1}}, run, "Judged@1") == TieEffect([], {}, {})
+
+
 def test_ties_are_those_of_single_precision() -> None:
     run = {"q": ranking("q", "ab", [1.0 + 1e-12, 1.0])}
     assert effect({"q": {"b": 1}}, run, "RR").high == {"RR": 1.0}
@@ -364,3 +371,12 @@ def test_no_order_of_ties_is_beyond_the_bounds(
     found, mean = effect(qrels, run, *names), evaluate(qrels, run, names).mean
     for name in names:
         assert found.low[name] - 1e-12 <= mean[name] <= found.high[name] + 1e-12
+
+
+def test_scores_by_query_are_a_run_once_they_are_ranked() -> None:
+    scores = {"q1": {"d1": 0.5, "d2": 2.0, "d0": 0.5}, "q2": {}}
+    with pytest.raises(InputError, match=r"Run\.from_scores"):
+        evaluate({"q1": {"d1": 1}}, scores, "RR")  # type: ignore[arg-type]
+    run = Run.from_scores(scores, queries=[Query("q1", "sieve")])
+    assert run["q1"].ids == ("d2", "d0", "d1") and run["q1"].query.text == "sieve" and not len(run["q2"])
+    assert evaluate({"q1": {"d1": 1}}, run, "RR").mean == {"RR": pytest.approx(1 / 3)}

@@ -170,7 +170,18 @@ def test_passages_that_are_left_out_are_counted(models: Path) -> None:
     assert ranked.scores[0] == sum_p(np.array(passages_by_hand(stage.stage, DOCUMENTS[3], 40, 40)[:3]))
     assert stage.tally.inferences == 3
     assert (stage.tally.truncation.texts_cut, stage.tally.truncation.text_tokens_lost) == (1, 280)
-    assert str(stage.tally).startswith("3 inferences; 1 of 4 texts cut, at least 280 of ")
+    assert str(stage.tally).startswith("3 inferences; 1 of 1 texts cut, at least 280 of ")
+
+
+@pytest.mark.parametrize("unit", ["words", "tokens", "even"])
+def test_what_is_cut_is_counted_in_documents(models: Path, unit: str) -> None:
+    stage = SumP(mono(models), window=80, unit=unit, passages=1)  # type: ignore[arg-type]
+    stage(given(DOCUMENTS))
+    texts = [document.text for document in DOCUMENTS]
+    tokens = stage.encoder.tokenizer.encode(texts).lengths
+    lengths = [len(text.split()) for text in texts] if unit == "words" else tokens.tolist()
+    cut = stage.tally.truncation
+    assert (cut.texts, cut.texts_cut) == (len(DOCUMENTS), sum(length > 80 for length in lengths))
 
 
 def test_sampled_passages_are_the_first_the_last_and_others(models: Path) -> None:
@@ -197,6 +208,37 @@ def test_a_passage_too_long_for_the_model_is_cut_in_pieces(models: Path) -> None
 
 
 # -- tokens
+
+
+@pytest.mark.parametrize("unit", ["words", "tokens", "even", "sentences"])
+@pytest.mark.parametrize("query", ["castle", "castle song " * 40])
+def test_nothing_of_a_window_falls_off_its_end(models: Path, unit: str, query: str) -> None:
+    stage = SumP(mono(models, "short"), unit=unit, window=300, passages=None)  # type: ignore[arg-type]
+    stage(given(DOCUMENTS, query))
+    lengths = stage.encoder.tokenizer.encode([document.text for document in DOCUMENTS]).lengths
+    assert stage.tally.truncation.text_tokens_lost == 0
+    assert stage.tally.truncation.text_tokens >= lengths.sum()
+
+
+def test_a_window_of_tokens_is_as_long_as_the_query_leaves_room(models: Path) -> None:
+    """And not as the longest query would: a model that is trained on such windows has read them whole."""
+    (size,) = mono(models).encoder.tokenizer.encode([DOCUMENTS[1].text]).lengths.tolist()
+    reader = mono(models, limit=size + 20, query_limit=60)
+    stage = SumP(reader, unit="tokens", window=size, stride=size, title=False)
+    assert stage.reader.room < size
+    stage(given([DOCUMENTS[1]], "castle"))
+    assert stage.tally.inferences == 1
+    stage(given([DOCUMENTS[1]], "castle song " * 40))
+    assert stage.tally.inferences == 1 + -(-size // stage.reader.room)
+
+
+def test_a_long_title_leaves_half_the_room_to_even_chunks(models: Path) -> None:
+    document = Document("d", text_of(60, 1), title="king " * 200)
+    for title in (True, False):
+        stage = MaxP(mono(models, "short"), unit="even", passages=None, title=title)
+        (read,), room = stage.reader.read(given([document]), ["d"]), stage.reader.room
+        assert read.tokens.lengths.max() <= room
+        assert len(read.passages) == -(-read.passages[-1].stop // (room - room // 2 if title else room))
 
 
 def test_windows_of_tokens_are_cut_from_the_tokens(models: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -151,6 +151,8 @@ def test_a_long_query_is_cut_to_its_budget(models: Path) -> None:
 
 def test_no_index_texts_is_an_error(models: Path) -> None:
     bare = Ranking(Query("q", "castle"), ("d1",), np.array([1.0]), ScoreKind.RETRIEVAL)
+    with pytest.raises(TamisError, match="query '0' has no candidates: begin with a stage that searches"):
+        mono(models)("castle")
     with pytest.raises(TamisError, match="the candidates of query 'q' have no texts: give the corpus"):
         mono(models)(bare)
 
@@ -180,6 +182,35 @@ def test_rank_keeps_ids_metadata_and_the_callers_objects(models: Path) -> None:
     assert [one.score for one in ranked] == sorted((one.score for one in ranked), reverse=True)
     assert mono(models).rank("castle", items, top_k=2) == ranked[:2]
     assert mono(models).rank("castle", items, top_k=0) == []
+
+
+def test_candidates_may_be_any_iterable(models: Path) -> None:
+    texts = {3: "river castle", 0: "song", 1: "war music"}
+
+    class Table:
+        """Its rows have names, as those of a data frame that was sorted have."""
+
+        def __iter__(self) -> Iterator[str]:
+            return iter(texts.values())
+
+        def __getitem__(self, name: int) -> str:
+            return texts[name]
+
+    rows = list(texts.values())
+    ranked = mono(models).rank("castle", rows)
+    for candidates in (iter(rows), texts.values(), np.array(rows), Table()):
+        assert mono(models).rank("castle", candidates) == ranked
+
+
+def test_fields_that_are_none_are_not_there(models: Path) -> None:
+    (one,) = mono(models).rank(
+        "castle", [{"id": None, "_id": "x", "title": None, "text": None, "body": "war"}]
+    )
+    assert (one.id, one.text) == ("x", "war")
+    (one,) = mono(models).rank("castle", [{"id": None, "text": "war"}])
+    assert one.id == "0"
+    with pytest.raises(InputError, match="the title of candidate 0 is int: give a str, or none"):
+        mono(models).rank("castle", [{"title": 1984, "text": "war"}])
 
 
 def test_equal_texts_keep_their_order_and_equal_ids_do_not_clash(models: Path) -> None:

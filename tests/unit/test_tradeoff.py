@@ -253,6 +253,14 @@ def test_budgets() -> None:
             Budget.parse(wrong)
 
 
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [("0.5s", "500 ms (p95)"), ("12.25ms", "12.25 ms (p95)"), ("1234567inf", "1234567 inferences a query")],
+)
+def test_a_budget_is_said_as_it_was_given(written: str, said: str) -> None:
+    assert str(Budget.parse(written)) == said
+
+
 def test_what_was_not_timed_keeps_within_no_time() -> None:
     assert choose([point(0.5, 10)], Budget.parse("1000s")) is None
 
@@ -346,6 +354,24 @@ def test_settings_that_are_clearly_worse_are_hollow(swept: Tradeoff) -> None:
     assert marks == ["white", "#0072b2", "#0072b2"]
 
 
+def test_none_is_a_value_like_others(swept: Tradeoff) -> None:
+    """`duo(m=none)` takes all opponents; a setting that has no m at all is another matter."""
+    settings = [{"k1": 0}, *({"k1": k1, "m": m} for k1 in (5, 9) for m in (None, 3))]
+    points = [replace(point(0.5 + n / 10, 5 + n), setting=setting) for n, setting in enumerate(settings)]
+    odd = replace(swept, points=points, names=["k1", "m"], timing=None, choice=choose(points))
+    page = html(odd)
+    assert "None" not in page
+    assert page.count("<td>none</td>") == 2 * 2  # of two settings, in two tables
+    assert "k1=5, m=none" in page
+    seen = ElementTree.fromstring(cost_plot(odd, "inferences", "m"))
+    texts = [each.text for each in seen.iter() if each.tag.endswith("text")]
+    assert [name for name in texts if name in ("without", "none", "3")] == ["without", "none", "3"]
+    marks = {
+        each[0].text.split(":")[0]: each.get("stroke") for each in seen.iter() if list(each) and each.get("r")
+    }
+    assert marks["k1=0"] != marks["k1=5, m=none"]
+
+
 def test_the_report_stands_alone(swept: Tradeoff) -> None:
     page = html(swept, pipeline="bm25 % {k0} >> <mono>", command="tamis tradeoff 'a & b'")
     assert page.count("<svg") == 5
@@ -354,6 +380,13 @@ def test_the_report_stands_alone(swept: Tradeoff) -> None:
     links = [part.split('"')[1] for part in page.split("http")[1:] if '"' in part[:40]]
     assert page.count("http") == page.count("http://www.w3.org/2000/svg"), links
     assert "2 queries, drawn at random, one at a time after 1 untimed" in page
+
+
+def test_the_report_says_what_is_significant(swept: Tradeoff, index: Index, queries: Sequence[Query]) -> None:
+    some = candidates("bm25 % {k}", {"k": [5, 9]}, index)
+    strict = trade_off(some, queries, {"q1": {"d0001": 1}}, alpha=0.01, timed=0)
+    assert "Significance: paired t-test, 0.01, not corrected." in html(strict)
+    assert "Significance: paired t-test, 0.05, not corrected." in html(swept)
 
 
 def test_the_summary_says_when_nothing_fits(swept: Tradeoff) -> None:

@@ -172,9 +172,13 @@ def test_queries_without_a_relevant_document_are_ranked_and_do_not_count() -> No
         ([Fold(("q0",), ("q9",))], "no test query of fold 1 has a relevant document"),
         ([Fold(("q0",), ("q1",)), Fold(("q9",), ("q1",))], "no training query of fold 2"),
         ([Fold(("q0", "lost"), ("q1",))], "the queries lack 1 of fold 1, such as 'lost'"),
+        ([Fold(("q0", "q1"), ("q1",))], "the query 'q1' is in the training and the test part of one fold"),
+        ([Fold(("q0",), ("q2",), ("q2",))], "the query 'q2' is in the training and the test part"),
+        ([Fold(("q0",), ("q2",)), Fold(("q1",), ("q2",))], "the query 'q2' is in two folds: test each"),
+        ([], "no fold: give some"),
     ],
 )
-def test_folds_of_other_queries(folds: list[Fold], problem: str) -> None:
+def test_folds_that_cannot_be_tuned_on(folds: list[Fold], problem: str) -> None:
     qrels = relevant(*"aabbcc") | {"lost": {"a": 1}}
     with pytest.raises(InputError, match=problem):
         cross_validate(first, GRID, QUERIES, qrels, folds, "RR")
@@ -278,6 +282,7 @@ def test_grids_as_they_are_written() -> None:
         "m": (5, 1, 2, 3),
         "x": (True, None, "sum", "a"),
     }
+    assert parse_grid(['model="C:/a, b","hub:c", d']) == {"model": ("C:/a, b", "hub:c", "d")}
     assert parse_grid(["down=3:1:-1", "short=0:1:0.4"]) == {"down": (3, 2, 1), "short": (0.0, 0.4, 0.8)}
 
 

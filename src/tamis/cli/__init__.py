@@ -51,6 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status: 0, 2 for an error, 130 when interrupted."""
     # nothing here multiplies matrices, and numpy's start is quicker without a pool of threads for it
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if sys.stdout is None:  # closed by whoever started us: what is printed is for nobody
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             # a console that cannot show a letter is no reason to fail

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from tamis.cli.arguments import ArgumentParser, json_argument
+from tamis.cli.arguments import ArgumentParser, check_output, check_standard_input, json_argument
 from tamis.cli.console import PLAIN_WIDTH, doing, note, print_table, stdout
-from tamis.errors import InputError
+from tamis.cli.eval import relevant_judgments
 from tamis.evaluate.compare import Comparison, Family, compare
 from tamis.evaluate.measures import DEFAULT_MEASURES
 from tamis.evaluate.plot import difference_plot
 from tamis.evaluate.significance import Correction, IntervalMethod, Test
 from tamis.evaluate.tables import Format, terminal, written
 from tamis.files import COMPRESSED_SUFFIXES, atomic_write
-from tamis.formats import read_qrels
 from tamis.ranking import Run
 
 if TYPE_CHECKING:
@@ -88,16 +88,21 @@ def main(
     json: bool,
 ) -> None:
     """Test the differences between runs for significance."""
-    judgments = read_qrels(qrels)
-    if not judgments:
-        raise InputError("no judgment in it", remedy="check the file", path=qrels)
-    names = _names(list(dict.fromkeys([*(b for b in baselines or [] if b not in runs), *runs])))
+    # ./bm25.run is bm25.run: a run against itself would be one more test to correct for
+    files = {os.path.realpath(path): path for path in reversed([*runs, *(baselines or [])])}
+    first, others = ([files[os.path.realpath(p)] for p in each] for each in (baselines or [], runs))
+    paths = list(dict.fromkeys([*(path for path in first if path not in others), *others]))
+    check_standard_input(qrels, *paths)
+    for written_to in (output, plot):
+        check_output(written_to, qrels, *paths)
+    judgments = relevant_judgments(qrels)
+    names = _names(paths)
     with doing("Comparing"):
         comparison = compare(
             judgments,
             {name: Run.read(path) for path, name in names.items()},
             measures or DEFAULT_MEASURES,
-            baselines=[names[path] for path in baselines or []],
+            baselines=[names[path] for path in first],
             test=test,
             correction=correction,
             alpha=alpha,

@@ -6,8 +6,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ PLAIN_WIDTH = 100  # columns, where the output is no terminal
 LOG_EVERY = 30.0  # seconds between lines of progress, where the error stream is no terminal
 _REFRESH = 0.1
 _ANY_WIDTH = 10_000  # columns
+_FOLDED = 7  # columns that a name is given at least, where there is no room for all of it
 
 
 def stdout() -> Console:
@@ -35,17 +37,63 @@ def _console(*, stderr: bool) -> Console:
 
 
 def print_table(console: Console, table: Table) -> None:
-    """A table, its columns closer together where it would be too wide: a folded number is no number."""
-
-    def too_wide() -> bool:
-        wide = console.options.update(width=_ANY_WIDTH)
-        return console.measure(table, options=wide).maximum > console.width
-
-    if too_wide():
+    """A table, its columns closer together where it would be too wide, and if that is not enough in several
+    parts that all begin with the names of the lines: a number that is cut short is another number."""
+    if _width(console, table) > console.width:
         table.collapse_padding = True
-    if too_wide():
+    if _width(console, table) > console.width:
         table.padding = (0, 0)
-    console.print(table)
+    for part in _parts(console, table):
+        console.print(part)
+
+
+def _parts(console: Console, table: Table) -> list[Table]:
+    """Tables that are narrow enough. The first columns that may be folded are names, and are in all parts."""
+    if _width(console, table, _FOLDED) <= console.width:
+        return [table]
+    every = range(len(table.columns))
+    names = list(takewhile(lambda number: not table.columns[number].no_wrap, every))
+    parts: list[list[int]] = [[]]
+    for number in every[len(names) :]:
+        more = [*names, *parts[-1], number]
+        if parts[-1] and _width(console, _some_columns(table, more), _FOLDED) > console.width:
+            parts.append([])
+        parts[-1].append(number)
+    return [_some_columns(table, [*names, *part]) for part in parts]
+
+
+def _width(console: Console, table: Table, folded: int = _ANY_WIDTH) -> int:
+    """How wide a table is, with what may be folded in so many columns."""
+    from rich.cells import cell_len
+
+    whole = console.measure(table, options=console.options.update(width=_ANY_WIDTH)).maximum
+    cells = [(column.header, *column.cells, column.footer) for column in table.columns if not column.no_wrap]
+    return whole - sum(max(0, max(cell_len(str(cell)) for cell in column) - folded) for column in cells)
+
+
+def _some_columns(table: Table, numbers: Sequence[int]) -> Table:
+    from rich.table import Table
+
+    columns = [table.columns[number] for number in numbers]
+    made = Table(
+        box=table.box,
+        padding=table.padding,
+        collapse_padding=table.collapse_padding,
+        pad_edge=table.pad_edge,
+        show_footer=table.show_footer,
+    )
+    for column in columns:
+        made.add_column(
+            column.header,
+            column.footer,
+            style=column.style,
+            justify=column.justify,
+            overflow=column.overflow,
+            no_wrap=column.no_wrap,
+        )
+    for row, *cells in zip(table.rows, *(column.cells for column in columns), strict=True):
+        made.add_row(*cells, style=row.style, end_section=row.end_section)
+    return made
 
 
 def print_json(value: Any) -> None:

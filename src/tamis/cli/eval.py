@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from tamis.cli.arguments import ArgumentParser
+from tamis.cli.arguments import ArgumentParser, check_standard_input
 from tamis.cli.console import counted, print_json, print_table, printable, stdout, warn
 from tamis.errors import InputError
 from tamis.evaluate.formulae import ShortLists
@@ -26,7 +26,7 @@ from tamis.evaluate.measures import (
 )
 from tamis.evaluate.ties import TIE_RULE, TieEffect, tie_effect
 from tamis.evaluate.trials import Trials, over_trials
-from tamis.formats import read_qrels
+from tamis.formats import Qrels, read_qrels
 from tamis.ranking import Run
 
 if TYPE_CHECKING:
@@ -105,9 +105,8 @@ def main(
     """Evaluate runs against relevance judgments."""
     asked = list(map(str, parse_measures(measures or DEFAULT_MEASURES)))
     names = asked if only else with_companions(asked)
-    judgments = read_qrels(qrels)
-    if not judgments:
-        raise InputError("no judgment in it", remedy="check the file", path=qrels)
+    check_standard_input(qrels, *runs)
+    judgments = relevant_judgments(qrels)
     evaluations: dict[str, Evaluation] = {}
     ties: dict[str, TieEffect] = {}
     for path in dict.fromkeys(runs):
@@ -166,6 +165,18 @@ def main(
             sys.stdout.write(f"{mean} means over queries, a value below {LEAST:.5f} counting as that\n")
 
 
+def relevant_judgments(path: str) -> Qrels:
+    """The judgments of a file, of which some must be of relevant documents."""
+    judgments = read_qrels(path)
+    if not judgments:
+        raise InputError("no judgment in it", remedy="check the file", path=path)
+    if not any(grade > 0 for grades in judgments.values() for grade in grades.values()):
+        raise InputError(
+            "no relevant document in it, that is no grade above 0", remedy="check the file", path=path
+        )
+    return judgments
+
+
 def _over_trials(evaluations: Mapping[str, Evaluation], names: Sequence[str]) -> dict[str, Trials]:
     return {name: over_trials([each.mean[name] for each in evaluations.values()]) for name in names}
 
@@ -208,7 +219,7 @@ def table(what: str, evaluations: Mapping[str, Evaluation], measures: Sequence[s
     for name in measures:
         made.add_column(name, justify="right", no_wrap=True, style=_style(name))
         if not _style(name):
-            best[name] = max(f"{evaluation.mean[name]:.4f}" for evaluation in evaluations.values())
+            best[name] = f"{max(evaluation.mean[name] for evaluation in evaluations.values()):.4f}"
     for label, evaluation in evaluations.items():
         values = [f"{evaluation.mean[name]:.4f}" for name in measures]
         many = len(evaluations) > 1

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
-from tamis.cli.arguments import ArgumentParser, check_standard_input, is_one_file
+from tamis.cli.arguments import ArgumentParser, check_output, check_standard_input
 from tamis.cli.console import counted, warn
 from tamis.cli.rerank import texts_of_run
 from tamis.documents import Query
@@ -52,8 +52,7 @@ def check_given(
     if (run is None) != (corpus is None):
         raise InputError("a run without its corpus" if run else "a corpus without a run", remedy="give both")
     check_standard_input(*inputs, run, *(corpus or []))
-    if output is not None and run is not None and is_one_file(output, run):
-        raise InputError(f"{output} is the run to be reranked", remedy="give another name to the new one")
+    check_output(output, *inputs, run, *(corpus or []))
 
 
 def given_run(

@@ -14,6 +14,7 @@ from tamis.cli.console import (
     counted,
     doing,
     duration,
+    note,
     prepare_kernel,
     print_json,
     progress,
@@ -108,7 +109,9 @@ def main(
             on_duplicate=rule,
         )
     with target as writer:
-        read = _add(documents, writer, commit_every)
+        instead = " in place of --add" if add else " in place of --overwrite" if overwrite else ""
+        kept = f"{output} keeps what is committed: the same command with --resume{instead} goes on from there"
+        read = _add(documents, writer, commit_every, kept)
         if not read:
             raise InputError(f"no document in {' '.join(corpus)}", remedy="check the path and the format")
         with doing("Writing the index"):
@@ -138,7 +141,7 @@ def main(
         on_disk = size(size_on_disk(output))
         documents_now = counted(len(made), "document")
         sys.stdout.write(f"{output}: {documents_now}{read_too}, {duration(seconds)}, {on_disk} on disk\n")
-    others = [] if format else [path for name in corpus for path in _left_out(name)]
+    others = [] if format else [path for name in corpus for path in _left_out(name, output)]
     if others:
         known = ", ".join(FOLDER_SUFFIXES)
         warn(f"{counted(len(others), 'file')} left out, such as {others[0]}: a folder's {known} are read")
@@ -146,19 +149,31 @@ def main(
         warn(f"{counted(skipped.count, 'bad line')} left out, such as {skipped.examples[0]}")
 
 
-def _left_out(name: str) -> list[Path]:
-    return files_left_out(Path(name)) if name != STDIN and Path(name).is_dir() else []
+def _left_out(name: str, output: Path) -> list[Path]:
+    if name == STDIN or not Path(name).is_dir():
+        return []
+    others, index = files_left_out(Path(name)), output.resolve()
+    if Path(name).resolve() not in index.parents:
+        return others
+    return [path for path in others if index not in path.resolve().parents]  # its files are no loss
 
 
-def _add(documents: Iterable[Document], writer: IndexWriter, commit_every: int | None) -> int:
-    read = 0
-    with progress("Indexing", "documents") as advance:
-        for document in documents:
-            writer.add(document)
-            read += 1
-            advance(1)
-            if commit_every and writer.pending >= commit_every:
-                writer.commit()
+def _add(documents: Iterable[Document], writer: IndexWriter, commit_every: int | None, kept: str) -> int:
+    """How many were read; `kept` is what to say at an interrupt if some are committed."""
+    read = committed = 0
+    try:
+        with progress("Indexing", "documents") as advance:
+            for document in documents:
+                writer.add(document)
+                read += 1
+                advance(1)
+                if commit_every and writer.pending >= commit_every:
+                    writer.commit()
+                    committed = read
+    except KeyboardInterrupt:
+        if committed:
+            note(kept)
+        raise
     return read
 
 

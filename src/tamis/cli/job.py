@@ -14,6 +14,7 @@ from tamis.documents import Query
 from tamis.errors import InputError
 from tamis.files import atomic_write
 from tamis.formats import TopicField
+from tamis.formats.lines import check_columns
 from tamis.journal import count
 from tamis.plan import rerankers, work_done
 from tamis.ranking import Run
@@ -75,6 +76,7 @@ def journal_of(output: Path, resume: bool) -> Path | None:
 
 def ranked(stage: Stage, queries: Sequence[Query], journal: Path | None, doing_what: str) -> Run:
     """The run, with progress shown."""
+    check_columns((query.id for query in queries), "query id")
     with doing("Preparing the pipeline"):
         stage.prepare()
     try:
@@ -97,7 +99,12 @@ def finish(
     json: bool,
 ) -> None:
     """Write the run and what there is to know `about` it, and say what was done."""
-    result.write(output, tag=tag)
+    try:
+        result.write(output, tag=tag)
+    except InputError:  # a document id that no run can hold, so that the journal can never become one
+        if journal is not None:
+            _remove(journal)
+        raise
     silent = [qid for qid, ranking in result.items() if not ranking]
     manifest = {
         **result.manifest,

@@ -8,14 +8,14 @@ from typing import get_args
 
 import numpy as np
 
-from tamis.cli.arguments import ArgumentParser, at_least_one, check_standard_input, is_one_file
+from tamis.cli.arguments import ArgumentParser, at_least_one, check_output, check_standard_input
 from tamis.cli.console import counted, doing, prepare_kernel
 from tamis.cli.dry_run import dry_run as print_plan
 from tamis.cli.job import finish, job_arguments, journal_of, ranked
 from tamis.errors import ExpressionError, InputError
 from tamis.expression import Node, calls, parse
 from tamis.formats import CorpusFormat, TopicField, read_candidates, read_corpus, read_queries
-from tamis.formats.lines import check_column
+from tamis.formats.lines import check_column, check_columns
 from tamis.infer.runtime import Device, Precision, Runtime
 from tamis.rank.given import Corpus, Documents, GivenRun
 from tamis.ranking import Ranking, Run
@@ -78,7 +78,8 @@ def main(
     A run that was killed goes on with the same command and --resume.
     """
     check_column(tag, "tag")
-    _check_files(run, corpus or [], queries, output)
+    check_standard_input(run, *(corpus or []), queries)
+    check_output(output, run, *(corpus or []), queries)
     check_reranks(parse(pipeline))
     # a dry run writes nothing, not even scores
     stage = build(pipeline, runtime=Runtime(device, precision, workers, None if dry_run else cache))
@@ -94,6 +95,8 @@ def main(
     if dry_run:
         print_plan(stage, list(map(len, first.given.values())), waiting, first, json=json)
         return
+    for ranking in first.given.values():
+        check_columns(ranking.ids, "document id")
     whole = first >> stage
     result = ranked(whole, waiting, journal, "Reranking")
     about = {
@@ -146,12 +149,6 @@ def _check_neither(
         raise InputError("--format is of a corpus, and there is none", remedy="leave it out")
     if field != "title":
         raise InputError(f"the queries have no {field}", remedy="leave --field out", path=run)
-
-
-def _check_files(run: str, corpus: Sequence[str], queries: str | None, output: Path) -> None:
-    check_standard_input(run, *corpus, queries)
-    if is_one_file(output, run):
-        raise InputError(f"{output} is the run to be reranked", remedy="give another name to the new one")
 
 
 def check_reranks(node: Node) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tamis.cli.arguments import ArgumentParser, at_least_one, pipeline_argument
+from tamis.cli.arguments import ArgumentParser, at_least_one, check_output, pipeline_argument
 from tamis.cli.job import finish, job_arguments, journal_of, ranked
 from tamis.errors import InputError
 from tamis.expression import parse
 from tamis.formats import TopicField, read_queries
-from tamis.formats.lines import check_column
+from tamis.formats.lines import check_column, check_columns
 from tamis.infer.runtime import Device, Precision, Runtime
 from tamis.plan import rerankers
 from tamis.retrieve.index import Index
@@ -49,6 +49,7 @@ def main(
     A run that was killed goes on with the same command and --resume.
     """
     check_column(tag, "tag")
+    check_output(output, queries)
     wanted = read_queries(queries, field=field)
     if not wanted:
         raise InputError("no query in it", remedy="check the file and its format", path=queries)
@@ -63,8 +64,7 @@ def main(
         print_plan(stage, [0] * len(wanted), wanted, stage, json=json)
         return
     if rerankers(stage):  # hours may pass until the run is written, whose columns cannot hold every id
-        for identity in opened.ids():
-            check_column(identity, "document id")
+        check_columns(opened.ids(), "document id")
     result = ranked(stage, wanted, journal, "Searching")
     about = {
         "index": str(index),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tamis.cli.arguments import ArgumentParser, check_standard_input, is_one_file
+from tamis.cli.arguments import ArgumentParser, check_output, check_standard_input
 from tamis.cli.console import counted
 from tamis.errors import InputError
 from tamis.evaluate.sampling import sample_judgments
@@ -35,10 +35,9 @@ def main(
 ) -> None:
     """Keep a share of relevance judgments: all of a few queries, or a few of all queries."""
     check_standard_input(qrels, only)
+    check_output(output, qrels, only)
     if output.is_dir():
         raise InputError(f"{output} is a folder", remedy="give the name of a file")
-    if is_one_file(output, qrels):
-        raise InputError(f"{output} has the judgments", remedy="give another name to the sample")
     judgments = read_qrels(qrels)
     if not judgments:
         raise InputError("no judgment in it", remedy="check the file", path=qrels)

@@ -19,7 +19,7 @@ from tamis.evaluate.candidates import candidates, expression_of
 from tamis.evaluate.grid import check_holes, parse_grid, settings
 from tamis.evaluate.measures import parse_measures
 from tamis.evaluate.report import html, method, summary
-from tamis.evaluate.tradeoff import TIMED, Search, Tradeoff, milliseconds, trade_off
+from tamis.evaluate.tradeoff import TIMED, Search, Tradeoff, cells, milliseconds, trade_off
 from tamis.evaluate.tradeoff_plot import plots
 from tamis.files import atomic_write
 from tamis.formats import CorpusFormat, TopicField, read_qrels, read_queries
@@ -226,19 +226,19 @@ def _table(found: Tradeoff, numbers: Sequence[int]) -> Table:
     from rich.text import Text
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in (*found.names, found.measure, "inferences"):
-        table.add_column(Text(printable(name)), justify="right")
-    for name in ("p50, ms", "p95, ms") if found.timing else ():
-        table.add_column(name, justify="right")
-    table.add_column("best in", justify="right")
+    for name in found.names:
+        table.add_column(Text(printable(name)), justify="right", overflow="fold")
+    times = ("p50, ms", "p95, ms") if found.timing else ()
+    for name in (found.measure, "inferences", *times, "best in"):
+        table.add_column(Text(name), justify="right", no_wrap=True)
     share = found.choice.share if found.choice else {}
     for number in numbers:
         point = found.points[number]
-        cells = [printable(str(point.setting.get(name, "–"))) for name in found.names]
-        cells += [f"{point.value:.4f}", f"{point.inferences:,.0f}"]
+        row = [printable(cell) for cell in cells(point.setting, found.names)]
+        row += [f"{point.value:.4f}", f"{point.inferences:,.0f}"]
         if found.timing:
-            cells += list(map(milliseconds, point.latency)) if point.latency else ["–", "–"]
-        cells.append(f"{share[number]:.1%}" if number in share else "–")
+            row += list(map(milliseconds, point.latency)) if point.latency else ["–", "–"]
+        row.append(f"{share[number]:.1%}" if number in share else "–")
         chosen = found.choice is not None and number == found.choice.number
-        table.add_row(*map(Text, cells), style="bold" if chosen else None)
+        table.add_row(*map(Text, row), style="bold" if chosen else None)
     return table

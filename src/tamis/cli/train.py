@@ -19,12 +19,15 @@ def main(recipe: Path, out: Path, resume: bool, device: Device, json: bool) -> N
     On several cards: torchrun --standalone --nproc-per-node=N --no-python tamis train RECIPE --out DIR
     """
     from tamis.train.cascade_recipe import CascadeRecipe, is_cascade_recipe, read_cascade_recipe
+    from tamis.train.listwise_recipe import ListRecipe, is_list_recipe, read_list_recipe
     from tamis.train.longdoc_recipe import LongRecipe, is_long_recipe, read_long_recipe
     from tamis.train.recipe import Recipe, read_recipe
 
     plan: Recipe
     if is_cascade_recipe(recipe):
         plan = read_cascade_recipe(recipe)
+    elif is_list_recipe(recipe):
+        plan = read_list_recipe(recipe)
     else:
         plan = read_long_recipe(recipe) if is_long_recipe(recipe) else read_recipe(recipe)
     measure = plan.dev.measure if plan.dev else ""
@@ -43,6 +46,10 @@ def main(recipe: Path, out: Path, resume: bool, device: Device, json: bool) -> N
             from tamis.train import cascade
 
             result = cascade.train_by_recipe(plan, out, device=device, resume=resume, watch=Shown())
+        elif isinstance(plan, ListRecipe):
+            from tamis.train import listwise
+
+            result = listwise.train_by_recipe(plan, out, device=device, resume=resume, watch=Shown())
         else:
             from tamis.train import loop
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from tamis.cli.arguments import ArgumentParser, json_argument
 from tamis.cli.console import LOG_EVERY, counted, duration, note, print_json, progress, warn
 from tamis.errors import InputError, MissingDependencyError
+from tamis.files import storage_errors
 from tamis.infer.runtime import Device
 from tamis.train.watch import Watch
 
@@ -43,8 +45,12 @@ def training_arguments(parser: ArgumentParser) -> None:
 
 def check_out(out: Path) -> None:
     """Before torch is loaded: a folder can be made, and torch is there."""
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out} is a file", remedy="give a folder")
+    there = next(each for each in (out, *out.absolute().parents) if each.exists())
+    if not there.is_dir():
+        raise InputError(f"{there} is a file", remedy="give a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        with storage_errors(out):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     if find_spec("torch") is None:
         raise MissingDependencyError(
             "training needs torch, which is not installed", remedy="pip install 'tamis[torch]'"

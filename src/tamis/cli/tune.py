@@ -7,20 +7,26 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tamis.cli.arguments import ArgumentParser, at_least_one, json_argument, runtime_arguments
+from tamis.cli.arguments import (
+    ArgumentParser,
+    at_least_one,
+    check_output,
+    json_argument,
+    runtime_arguments,
+)
 from tamis.cli.console import counted, print_json, print_table, printable, progress, stdout, warn
 from tamis.cli.given import check_given, given_arguments, given_run, index_argument
 from tamis.cli.job import run_arguments
 from tamis.cli.rerank import check_reranks
 from tamis.errors import InputError
 from tamis.evaluate.folds import Fold, make_folds, read_folds, write_folds
-from tamis.evaluate.grid import check_holes, fill, parse_grid, pipelines_of, settings
+from tamis.evaluate.grid import check_holes, fill, parse_grid, pipelines_of, settings, spelled
 from tamis.evaluate.measures import parse_measures
 from tamis.evaluate.tune import CrossValidation, cross_validate
 from tamis.expression import parse
 from tamis.files import atomic_write
 from tamis.formats import CorpusFormat, Qrels, TopicField, read_qrels, read_queries
-from tamis.formats.lines import check_column
+from tamis.formats.lines import check_column, check_columns
 from tamis.infer.runtime import Device, Precision, Runtime
 from tamis.retrieve.index import Index
 
@@ -101,12 +107,14 @@ def main(
     values = parse_grid(grid)
     check_holes(pipeline, values)
     check_given(index, run, corpus, [queries, qrels, *(fold_file or [])], output)
+    check_output(save_folds, queries, qrels, run, *(corpus or []))
     if output.is_dir():
         raise InputError(f"{output} is a folder", remedy="give the name of a file")
     wanted = read_queries(queries, field=field)
     judgments = read_qrels(qrels)
     if not wanted:
         raise InputError("no query in it", remedy="check the file and its format", path=queries)
+    check_columns((query.id for query in wanted), "query id")
     chosen = _folds(judgments, [query.id for query in wanted], folds, fold_file, seed)
     if save_folds is not None:
         write_folds(save_folds, chosen)
@@ -165,12 +173,12 @@ def _print(result: CrossValidation, output: Path) -> None:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_footer=True)
     table.add_column("fold", justify="right", footer="all")
     for name in names:
-        table.add_column(Text(printable(name)), justify="right")
-    table.add_column(f"{result.measure} in training", justify="right")
-    table.add_column("in the test", justify="right", footer=f"{result.mean:.4f}")
-    table.add_column("queries", justify="right", footer=str(len(result.per_query)))
+        table.add_column(Text(printable(name)), justify="right", overflow="fold")
+    table.add_column(f"{result.measure} in training", justify="right", no_wrap=True)
+    table.add_column("in the test", justify="right", no_wrap=True, footer=f"{result.mean:.4f}")
+    table.add_column("queries", justify="right", no_wrap=True, footer=str(len(result.per_query)))
     for number, choice in enumerate(result.choices, start=1):
-        values = [Text(printable(str(choice.setting[name]))) for name in names]
+        values = [Text(printable(spelled(choice.setting[name]))) for name in names]
         table.add_row(str(number), *values, f"{choice.train:.4f}", f"{choice.test:.4f}", str(choice.queries))
     print_table(stdout(), table)
     what = f"{counted(len(result.run), 'query', 'queries')} of {counted(len(result.choices), 'test fold')}"

@@ -86,7 +86,7 @@ class Budget:
         return cls(limit, "inferences" if found[2] == "inf" else "latency")
 
     def __str__(self) -> str:
-        return f"{self.limit:g} {'inferences a query' if self.kind == 'inferences' else 'ms (p95)'}"
+        return f"{self.limit:.10g} {'inferences a query' if self.kind == 'inferences' else 'ms (p95)'}"
 
     def allows(self, point: Point) -> bool:
         return point.cost(self.kind) <= self.limit

@@ -153,6 +153,8 @@ def compare(
     _check(settings, runs, baselines)
     first = tuple(dict.fromkeys(baselines)) or (next(iter(runs)),)
     names = tuple(map(str, parse_measures(measures)))
+    if not names:
+        raise InputError("no measure to compare by", remedy="give at least one")
     # runs of which unequal parts are judged cannot be compared fairly: a reader must see these shares
     judged = [name for name in with_companions(names) if name.startswith("Judged@")]
     evaluations = {name: _evaluate(qrels, name, run, [*names, *judged]) for name, run in runs.items()}

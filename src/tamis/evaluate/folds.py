@@ -168,7 +168,9 @@ def _from_json(data: Any) -> list[Fold]:
             "not the folds that are known here",
             remedy='write a list of lists of query ids, or {"s1": {"train_qids": ..., "predict": ...}, ...}',
         ) from error
-    _check_splits(folds)
+    if not folds:
+        raise InputError("no fold in it", remedy="check the file")
+    check_folds(folds)
     return folds
 
 
@@ -210,10 +212,15 @@ def _check_groups(groups: Sequence[Sequence[str]]) -> None:
         raise InputError(f"the query {twice[0]!r} is in two folds", remedy="test each query once")
 
 
-def _check_splits(folds: Sequence[Fold]) -> None:
-    """Tested once, and never on what was seen before."""
+def check_folds(folds: Sequence[Fold]) -> None:
+    """Refuse folds that do not test each query once, and never on what was seen before.
+
+    >>> check_folds([Fold(train=("q1", "q2"), test=("q2",))])
+    Traceback (most recent call last):
+    tamis.errors.InputError: the query 'q2' is in the training and the test part of one fold: take it ...
+    """
     if not folds:
-        raise InputError("no fold in it", remedy="check the file")
+        raise InputError("no fold", remedy="give some")
     _check_groups([fold.test for fold in folds])
     for fold in folds:
         leaked = set(fold.test).intersection(fold.seen)

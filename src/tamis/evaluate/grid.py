@@ -29,6 +29,7 @@ Grid = Mapping[str, Sequence[Value]]
 Setting = dict[str, Value]
 
 _HOLE = re.compile(r"\{([^{}]*)\}")
+_COMMA = re.compile(r',(?=(?:[^"]*"[^"]*")*[^"]*$)')  # one that is not between quotes
 _MOST = 100_000  # settings: more than that is a slip of the finger
 
 
@@ -109,7 +110,7 @@ def parse_grid(texts: Iterable[str]) -> Grid:
             raise InputError(f"{text!r} is no part of a grid", remedy="write name=0.4,0.9 or name=0.1:1:0.1")
         if name in grid:
             raise InputError(f"the grid has {name} twice", remedy="give all its values at once")
-        found = [value for each in values.split(",") for value in _values(each.strip(), text)]
+        found = [value for each in _COMMA.split(values) for value in _values(each.strip(), text)]
         if len(set(map(repr, found))) < len(found):
             raise InputError(f"{text!r} has a value twice", remedy="give each once")
         grid[name] = tuple(found)
@@ -120,7 +121,7 @@ def parse_grid(texts: Iterable[str]) -> Grid:
 
 
 def _values(text: str, whole: str) -> list[Value]:
-    if ":" not in text:
+    if ":" not in text or text.startswith('"'):
         try:
             node = parse(f"stage(value={text})")
         except ExpressionError as error:
@@ -207,6 +208,15 @@ def check_holes(template: str, names: Iterable[str]) -> None:
             raise ExpressionError(
                 f"the grid has {name}, which the pipeline has no place for", remedy=f"write {{{name}}} in it"
             )
+
+
+def spelled(value: Value) -> str:
+    """A value as it is written in a grid.
+
+    >>> spelled(0.9), spelled("sum"), spelled(True), spelled(None)
+    ('0.9', 'sum', 'true', 'none')
+    """
+    return value if isinstance(value, str) else _printed(value)
 
 
 def _printed(value: Value) -> str:

@@ -49,11 +49,13 @@ class Evaluation:
     irrelevant: list[str]  # judged queries without a relevant document: they do not count
 
 
-def parse_measures(names: Iterable[str]) -> list[Any]:
-    """The measures of ir_measures by these names, each once.
+def parse_measures(names: str | Iterable[str]) -> list[Any]:
+    """The measures of ir_measures by these names, each once; a string is one name.
 
     >>> parse_measures(["nDCG@10", "MAP", "AP"])
     [nDCG@10, AP]
+    >>> parse_measures("nDCG@10")
+    [nDCG@10]
     >>> parse_measures(["nDGC@10"])
     Traceback (most recent call last):
     tamis.errors.InputError: there is no measure 'nDGC@10': use a name such as nDCG@10, AP, ...
@@ -61,7 +63,7 @@ def parse_measures(names: Iterable[str]) -> list[Any]:
     from tamis.evaluate.engines import parse
 
     measures: dict[str, Any] = {}
-    for name in names:
+    for name in [names] if isinstance(names, str) else names:
         try:
             measure = parse(name.strip())
         except (
@@ -78,7 +80,7 @@ def parse_measures(names: Iterable[str]) -> list[Any]:
     return list(measures.values())
 
 
-def with_companions(names: Iterable[str]) -> list[str]:
+def with_companions(names: str | Iterable[str]) -> list[str]:
     """The measures, and beside them what they should be read with: the share of judged documents above each
     cutoff, and RBP's residual.
 
@@ -100,7 +102,7 @@ def with_companions(names: Iterable[str]) -> list[str]:
 def evaluate(
     qrels: Qrels,
     run: Mapping[str, Ranking],
-    measures: Sequence[str] = DEFAULT_MEASURES,
+    measures: str | Sequence[str] = DEFAULT_MEASURES,
     *,
     unjudged: Unjudged = "nonrelevant",
     short_lists: ShortLists = "k",
@@ -138,6 +140,8 @@ def evaluate(
             "the run answers none of the judged queries", remedy="check that their query ids are alike"
         )
     for ranking in answered.values():
+        if not isinstance(ranking, Ranking):
+            raise InputError("the run holds no rankings", remedy="make one of its scores: Run.from_scores")
         check_ranking(ranking)
     counted = judged if missing == "zero" else {qid: judged[qid] for qid in answered}
     per_query = values(parsed, counted, answered, unjudged, short_lists)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from tamis.evaluate.budget import Cost, Point, frontier
-from tamis.evaluate.tradeoff import Tradeoff, described, milliseconds
+from tamis.evaluate.tradeoff import Tradeoff, cells, described, milliseconds
 from tamis.evaluate.tradeoff_plot import plots
 
 _NEAR = 5  # settings within noise that are named
@@ -103,8 +103,8 @@ def method(found: Tradeoff) -> list[str]:
     if found.timing is not None:
         said.append(f"Time: {found.timing}")
     said.append(
-        "Significance: paired t-test, 0.05, not corrected. Intervals and samples: bootstrap over the "
-        "queries. The best of many settings owes some of its value to luck: test it on other queries."
+        f"Significance: paired t-test, {found.alpha:g}, not corrected. Intervals and samples: bootstrap over "
+        "the queries. The best of many settings owes some of its value to luck: test it on other queries."
     )
     return said
 
@@ -133,13 +133,12 @@ def _table(found: Tradeoff, numbers: Sequence[int]) -> str:
     kinds = [""]
     for number in numbers:
         point = found.points[number]
-        cells = [str(point.setting.get(name, "–")) for name in found.names]
-        cells += [f"{point.value:.4f}", f"{point.inferences:,.0f}"]
+        row = [*cells(point.setting, found.names), f"{point.value:.4f}", f"{point.inferences:,.0f}"]
         if timed:
-            cells += list(map(milliseconds, point.latency)) if point.latency else ["–", "–"]
-        cells.append(f"{share[number]:.1%}" if number in share else "–")
-        rows.append("".join(f"<td>{escape(cell)}</td>" for cell in cells))
+            row += list(map(milliseconds, point.latency)) if point.latency else ["–", "–"]
+        row.append(f"{share[number]:.1%}" if number in share else "–")
+        rows.append("".join(f"<td>{escape(cell)}</td>" for cell in row))
         chosen = found.choice is not None and number == found.choice.number
         kinds.append(' class="chosen"' if chosen else ' class="dropped"' if point.dropped_after else "")
-    body = "\n".join(f"<tr{kind}>{row}</tr>" for kind, row in zip(kinds, rows, strict=True))
+    body = "\n".join(f"<tr{kind}>{line}</tr>" for kind, line in zip(kinds, rows, strict=True))
     return f'<div class="wide"><table>\n{body}\n</table></div>'

@@ -272,7 +272,7 @@ def latex(comparison: Comparison) -> str:
         columns = "".join("l" if i in texts else "r" for i in range(len(head)))
         lines = [f"\\begin{{tabular}}{{{columns}}}", "\\toprule"]
         lines += [" & ".join(map(_latex_escaped, head)) + " \\\\", "\\midrule"]
-        lines += [" & ".join(map(_latex_cell, row)) + " \\\\" for row in rows]
+        lines += [" & ".join(_latex_cell(c, i in texts) for i, c in enumerate(row)) + " \\\\" for row in rows]
         parts.append("\n".join([*lines, "\\bottomrule", "\\end{tabular}"]))
     footnotes = "\\par\\smallskip\n".join(
         f"{{\\footnotesize {_latex_escaped(n)}}}" for n in notes(comparison)
@@ -281,9 +281,11 @@ def latex(comparison: Comparison) -> str:
     return "\n\n".join([f"{head_lines}\n{parts[0]}", parts[1], footnotes]) + "\n"
 
 
-def _latex_cell(cell: Cell) -> str:
-    shown = f"${cell.text}$" if cell.text[:1] in ("+", "-", "[", "<", "∞") else cell.text
-    shown = shown.replace("∞", "\\infty") if shown.startswith("$") else _latex_escaped(shown)
+def _latex_cell(cell: Cell, is_name: bool) -> str:
+    if is_name or cell.text[:1] not in ("+", "-", "[", "<"):
+        shown = _latex_escaped(cell.text)
+    else:
+        shown = f"${cell.text}$".replace("∞", "\\infty")
     marks = cell.marks.better + (f"\\downarrow {cell.marks.worse}" if cell.marks.worse else "")
     return (f"\\textbf{{{shown}}}" if cell.bold else shown) + (f"$^{{{marks}}}$" if marks else "")
 
@@ -342,14 +344,14 @@ def _html_table(head: Sequence[str], rows: Rows) -> str:
     for row in rows:
         new = ' class="new"' if head[0] and row[0].text != previous else ""
         previous = row[0].text
-        cells = (f"<td{k}>{_html_cell(c, r)}</td>" for k, c, r in zip(kinds, row, room, strict=True))
+        cells = (f"<td{k}>{_html_cell(c, r, bool(k))}</td>" for k, c, r in zip(kinds, row, room, strict=True))
         lines.append(f"<tr{new}>{''.join(cells)}</tr>")
     return '<div class="wide"><table>\n' + "\n".join(lines) + "\n</table></div>"
 
 
-def _html_cell(cell: Cell, room: int) -> str:
+def _html_cell(cell: Cell, room: int, is_name: bool) -> str:
     shown = escape(_one_line(cell.text))
-    if shown[:1] in ("+", "-", "["):
+    if not is_name and shown[:1] in ("+", "-", "["):
         shown = shown.replace("-", "−")
     marks = f'<sup style="width: {room}em">{_marks(cell)}</sup>' if room else ""
     return (f"<b>{shown}</b>" if cell.bold else shown) + marks

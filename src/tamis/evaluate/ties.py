@@ -46,7 +46,8 @@ def tie_effect(
     mean: Mean = "arithmetic",
 ) -> TieEffect:
     """Measure the run with the best and with the worst of tied documents first; `evaluation` is that of the
-    run as it stands. Scores are tied where they are equal as float32, in which trec_eval holds them.
+    run as it stands. Scores are tied where they are equal as float32, in which trec_eval holds them. What is
+    about unjudged documents (`Judged`) is left out: none of them is better than another.
 
     >>> from tamis.documents import Query
     >>> from tamis.evaluate.measures import evaluate
@@ -55,7 +56,9 @@ def tie_effect(
     >>> tie_effect(qrels, run, evaluate(qrels, run, ["RR"]), ["RR"])
     TieEffect(queries=['q'], low={'RR': 0.5}, high={'RR': 1.0})
     """
-    parsed = parse_measures(measures)
+    from tamis.evaluate.engines import of_whole_lists
+
+    parsed = [measure for measure in parse_measures(measures) if not of_whole_lists(measure)]
     counted = next(iter(evaluation.per_query.values()))
     worst, best = {}, {}
     for qid in counted:

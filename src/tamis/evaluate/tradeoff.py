@@ -23,7 +23,7 @@ from tamis.errors import InputError
 from tamis.evaluate.budget import ALPHA, Budget, Choice, Cost, Latency, Point, choose, frontier
 from tamis.evaluate.candidates import Candidate
 from tamis.evaluate.chance import check_seed, seeded
-from tamis.evaluate.grid import Setting
+from tamis.evaluate.grid import Setting, spelled
 from tamis.evaluate.halving import Round, Seen, Tried, halve, round_ends
 from tamis.evaluate.measures import over_queries, parse_measures, values
 from tamis.evaluate.sweep import WARM_UP, Sweep, Work
@@ -77,6 +77,7 @@ class Tradeoff:
     choice: Choice | None  # none where no setting keeps within the budget
     left_out: list[str]  # judged queries that were not given
     untried: list[Setting]  # over a budget of time, so that nothing of them was scored
+    alpha: float = ALPHA  # what is significant is below that
 
     @property
     def kind(self) -> Cost:
@@ -233,6 +234,7 @@ def trade_off(
         choice=choose(points, budget, kind=_kind(points), alpha=alpha, seed=seed),
         left_out=[qid for qid in judged if qid not in given],
         untried=[each.setting for number, each in enumerate(candidates) if number not in seen],
+        alpha=alpha,
     )
 
 
@@ -296,10 +298,19 @@ def _walk(stage: Stage) -> Iterator[Stage]:
 
 def described(setting: Setting) -> str:
     """
-    >>> described({"k0": 100, "aggregate": "sum"})
-    'k0=100, aggregate=sum'
+    >>> described({"k0": 100, "aggregate": "sum", "m": None})
+    'k0=100, aggregate=sum, m=none'
     """
-    return ", ".join(f"{name}={value}" for name, value in setting.items())
+    return ", ".join(f"{name}={spelled(value)}" for name, value in setting.items())
+
+
+def cells(setting: Setting, names: Sequence[str]) -> list[str]:
+    """The values of these parameters, and dashes for those that it does not have.
+
+    >>> cells({"k1": 0, "m": None}, ["k1", "m", "aggregate"])
+    ['0', 'none', '–']
+    """
+    return [spelled(setting[name]) if name in setting else "–" for name in names]
 
 
 def milliseconds(value: float) -> str:

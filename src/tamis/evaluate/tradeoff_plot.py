@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from tamis.evaluate.budget import Cost, Point, frontier
-from tamis.evaluate.grid import Setting
+from tamis.evaluate.grid import Setting, spelled
 from tamis.evaluate.plot import INK, Scale, element, line, polyline, svg, text, widened, x_axis, y_axis
 from tamis.evaluate.tradeoff import Tradeoff, described, milliseconds
 from tamis.expression import Value
@@ -15,6 +15,7 @@ from tamis.expression import Value
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5c00")
 _SHAPES = ("circle", "square", "triangle", "diamond")
 _OTHER = ("#555", "circle")  # of a setting without the parameter that is told apart
+_WITHOUT = "without"  # its name
 _WIDTH, _HEIGHT = 720, 380
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 148, 34, 46
 _LOG_FROM = 100  # times the least: what spans more is drawn by logarithms
@@ -55,13 +56,13 @@ def cost_plot(found: Tradeoff, cost: Cost, lines: str | None = None) -> str:
     best = frontier(found.points, cost)
     parts = [_frame(up, found.measure), x_axis(across, _HEIGHT - _BOTTOM, _LABELS[cost])]
     parts += [
-        polyline((place[id(point)] for point in joined), colour=_look(joined[0], looks, lines)[0], width=0.6)
+        polyline((place[id(point)] for point in joined), colour=looks[_named(joined[0], lines)][0], width=0.6)
         for joined in _joined(shown, found.names, cost)
     ]
     parts.append(polyline(_stairs([place[id(found.points[n])] for n in best]), colour=INK, width=1.5))
     marked = {id(found.points[number]) for number in best}
     for point in sorted(shown, key=lambda point: id(point) in marked):  # those of the frontier above
-        on, look = id(point) in marked, _look(point, looks, lines)
+        on, look = id(point) in marked, looks[_named(point, lines)]
         parts.append(_mark(*place[id(point)], *look, 5 if on else 3.5, on, _tooltip(found, point)))
     parts += [
         _chosen(found, place),
@@ -88,10 +89,10 @@ def parameter_plot(found: Tradeoff, name: str, lines: str | None = None) -> str:
     axis = x_axis(across, bottom, name) if numeric else _categories(across, bottom, name, values)
     parts = [_frame(up, found.measure), axis]
     for value, (colour, shape) in looks.items():
-        if lines and not any(lines in point.setting and point.setting[lines] == value for point in shown):
+        if not any(_named(point, lines) == value and value != _WITHOUT for point in shown):
             continue
         # a setting without the parameter, such as k1=0 without an aggregation, belongs to all lines
-        own = [p for p in shown if not lines or p.setting.get(lines, value) == value]
+        own = [point for point in shown if _named(point, lines) in (value, _WITHOUT)]
         own.sort(key=lambda point: at[point.setting[name]])
         if numeric:
             parts.append(polyline((place[id(point)] for point in own), colour=colour))
@@ -139,7 +140,10 @@ def _frame(up: Scale, label: str) -> str:
 
 
 def _categories(across: Scale, y: float, label: str, values: Sequence[Value]) -> str:
-    names = [text(across(i), y + 15, _short(str(v)), anchor="middle", size=10) for i, v in enumerate(values)]
+    names = [
+        text(across(i), y + 15, _short(spelled(value)), anchor="middle", size=10)
+        for i, value in enumerate(values)
+    ]
     middle = (across.start + across.stop) / 2
     return (
         line(across.start, y, across.stop, y) + "".join(names) + text(middle, y + 30, label, anchor="middle")
@@ -195,18 +199,14 @@ def _chosen(found: Tradeoff, place: Mapping[int, tuple[float, float]]) -> str:
     return element("circle", {**ring, "pointer-events": "none"})
 
 
-def _look(point: Point, looks: Mapping[Value, Look], lines: str | None) -> Look:
-    return looks[point.setting.get(lines) if lines else None]
-
-
-def _legend(looks: Mapping[Value, Look], lines: str | None, shown: Sequence[Point]) -> str:
+def _legend(looks: Mapping[str, Look], lines: str | None, shown: Sequence[Point]) -> str:
     if lines is None:
         return ""
     x, parts = _WIDTH - _RIGHT + 30, [text(_WIDTH - _RIGHT + 24, _TOP + 4, _short(lines), weight="bold")]
-    present = {point.setting.get(lines) for point in shown}
+    present = {_named(point, lines) for point in shown}
     for row, value in enumerate((value for value in looks if value in present), start=1):
         y = _TOP + 4 + 18 * row
-        parts += [_mark(x, y - 4, *looks[value], 4, True, ""), text(x + 10, y, _short(_named(value)))]
+        parts += [_mark(x, y - 4, *looks[value], 4, True, ""), text(x + 10, y, _short(value))]
     return "".join(parts)
 
 
@@ -223,12 +223,21 @@ def _tooltip(found: Tradeoff, point: Point) -> str:
     return f"{described(point.setting)}: {found.measure} {point.value:.4f}, {costs}{dropped}"
 
 
-def _looks(found: Tradeoff, lines: str | None) -> dict[Value, Look]:
-    """By the values of a parameter, the same in all plots; None is of the settings that do not have it."""
-    looks: dict[Value, Look] = {None: _OTHER} if lines else {None: (_COLOURS[0], _SHAPES[0])}
-    for i, value in enumerate(_values(found.points, lines) if lines else []):
-        looks[value] = (_COLOURS[i % len(_COLOURS)], _SHAPES[i % len(_SHAPES)])
+def _looks(found: Tradeoff, lines: str | None) -> dict[str, Look]:
+    """By the values of a parameter, the same in all plots; settings that do not have it look otherwise."""
+    if lines is None:
+        return {"": (_COLOURS[0], _SHAPES[0])}
+    looks: dict[str, Look] = {_WITHOUT: _OTHER}
+    for i, value in enumerate(_values(found.points, lines)):
+        looks[spelled(value)] = (_COLOURS[i % len(_COLOURS)], _SHAPES[i % len(_SHAPES)])
     return looks
+
+
+def _named(point: Point, lines: str | None) -> str:
+    """Which line of a plot a setting is on."""
+    if lines is None:
+        return ""
+    return spelled(point.setting[lines]) if lines in point.setting else _WITHOUT
 
 
 def _told_apart(found: Tradeoff, other_than: str) -> str | None:
@@ -239,10 +248,6 @@ def _told_apart(found: Tradeoff, other_than: str) -> str | None:
 
 def _values(points: Sequence[Point], name: str) -> list[Value]:
     return list(dict.fromkeys(point.setting[name] for point in points if name in point.setting))
-
-
-def _named(value: Value) -> str:
-    return "without" if value is None else str(value)
 
 
 def _short(name: str, most: int = 15) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from tamis.documents import Query
 from tamis.errors import InputError
-from tamis.evaluate.folds import Fold
+from tamis.evaluate.folds import Fold, check_folds
 from tamis.evaluate.grid import Grid, Setting, settings
 from tamis.evaluate.measures import evaluate, parse_measures
 from tamis.evaluate.prefixes import run_each
@@ -210,6 +210,7 @@ def _check(folds: Sequence[Fold], known: Mapping[str, Query], judged: Qrels) -> 
                     f"the queries lack {len(missing)} of fold {number}, such as {missing[0]!r}",
                     remedy="give all queries of the folds, or take them out of the folds",
                 )
+    check_folds(folds)
 
 
 def _key(setting: Setting) -> str:

@@ -14,7 +14,7 @@ from tamis.files import COMPRESSED_SUFFIXES, STDIN, PathLike, read_text
 from tamis.formats import irds
 from tamis.formats.csv_rows import read_rows
 from tamis.formats.json_lines import first_present, parse_object, to_id, to_text
-from tamis.formats.lines import SkipReport, located, read_lines, skip_or_raise
+from tamis.formats.lines import SkipReport, check_no_header, located, read_lines, skip_or_raise
 from tamis.formats.sgml import read_trec_documents
 
 CorpusFormat = Literal["jsonl", "csv", "tsv", "trec", "text"]
@@ -35,6 +35,7 @@ _SUFFIXES: dict[str, CorpusFormat] = {
 }
 # Inside a folder fewer names count: a stray package.json does not make a folder of notes a corpus.
 FOLDER_SUFFIXES = (".jsonl", ".csv", ".tsv", ".trec", ".txt", ".md")
+_HEADER_REMEDY = "read the file as csv (--format csv), or take the line out"
 
 
 class _Source(NamedTuple):
@@ -156,8 +157,14 @@ def _folder_sources(folder: Path, format: CorpusFormat | None) -> list[_Source]:
 
 
 def _visible_files(folder: Path) -> list[Path]:
+    def refuse(error: OSError) -> None:  # or os.walk passes it over, and nobody misses the documents in it
+        remedy = "check that you may read it"
+        raise InputError(
+            f"cannot be opened ({error.strerror})", remedy=remedy, path=error.filename
+        ) from error
+
     found = []
-    for parent, folders, names in os.walk(folder):
+    for parent, folders, names in os.walk(folder, onerror=refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]
         found += [Path(parent, name) for name in names if not name.startswith(".")]
     return sorted(found, key=lambda path: path.as_posix())
@@ -200,6 +207,11 @@ def _read_tsv(source: _Source, skipped: SkipReport | None) -> Iterator[Document]
     width = 0
     for number, line in read_lines(source.path, skipped=skipped):
         cells = line.split("\t")
+        if not width:
+            try:
+                check_no_header(cells, ID_KEYS, TEXT_KEYS, _HEADER_REMEDY)
+            except InputError as header:  # even where lines may be skipped, as in a CSV
+                raise located(header, source.path, number) from None
         if not width and len(cells) in (2, 3, 4):
             width = len(cells)
         if len(cells) != width or not cells[0]:

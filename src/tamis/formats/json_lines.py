@@ -20,13 +20,16 @@ def parse_object(line: str) -> dict[str, Any]:
     >>> parse_object("[1, 2]")
     Traceback (most recent call last):
     tamis.errors.InputError: not a JSON object: write one {...} a line, as jq -c '.[]' does of an array
+    >>> parse_object('{"_id": "d1')
+    Traceback (most recent call last):
+    tamis.errors.InputError: not JSON (Unterminated string starting at column 9): write one {...} a line
     """
     try:
         value = json.loads(line)
     except RecursionError:
         raise InputError("JSON nested too deeply") from None
     except json.JSONDecodeError as error:
-        problem = f"not JSON ({error.msg} at column {error.colno})"
+        problem = f"not JSON ({error.msg.removesuffix(' at')} at column {error.colno})"
         raise InputError(problem, remedy=_one_a_line(line)) from None
     except ValueError:
         raise InputError("a number of thousands of digits", remedy="write it as a string") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -90,6 +90,21 @@ def read_lines(path: PathLike, *, skipped: SkipReport | None = None) -> Iterator
                 yield number, line
 
 
+def check_no_header(cells: Sequence[str], ids: Collection[str], texts: Collection[str], remedy: str) -> None:
+    """Refuse a first line that names the columns, where there should be none: it would be a document or a
+    query of its own, and those below might have their columns in another order.
+
+    >>> check_no_header(["7", "A sieve."], ["id"], ["text"], "take it out")
+    >>> check_no_header(["ID", "Title", "Text"], ["id"], ["text"], "take it out")
+    Traceback (most recent call last):
+    tamis.errors.InputError: a header ('ID', 'Title', 'Text') where there should be none: take it out
+    """
+    names = {cell.strip().lower() for cell in cells}
+    if not names.isdisjoint(ids) and not names.isdisjoint(texts):
+        named = ", ".join(repr(cell[:40]) for cell in cells[:8])
+        raise InputError(f"a header ({named}) where there should be none", remedy=remedy)
+
+
 def split_columns(line: str) -> list[str]:
     """The columns of a TREC file: only ASCII white space separates them, as in trec_eval.
 
@@ -99,6 +114,15 @@ def split_columns(line: str) -> list[str]:
     ['q1', '0', 'd\\xa01', '2']
     """
     return _COLUMN.findall(line)
+
+
+def check_columns(values: Iterable[str], name: str) -> None:
+    """Refuse such values among many, before the hours of work whose result cannot be written with them.
+
+    >>> check_columns(["q1", "q2"], "query id")
+    """
+    for value in values:
+        check_column(value, name)
 
 
 def check_column(value: str, name: str) -> None:

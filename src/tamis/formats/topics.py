@@ -14,7 +14,7 @@ from tamis.errors import InputError
 from tamis.files import COMPRESSED_SUFFIXES, PathLike
 from tamis.formats import irds
 from tamis.formats.json_lines import first_present, parse_object, to_id, to_text
-from tamis.formats.lines import SkipReport, located, read_lines, skip_or_raise
+from tamis.formats.lines import SkipReport, check_no_header, located, read_lines, skip_or_raise
 from tamis.text.topics import TopicField, represented
 
 QueryFormat = Literal["jsonl", "tsv", "trec"]
@@ -80,6 +80,8 @@ def read_queries(
     parse = _PARSERS[format]
     for number, record in _topics(lines) if format == "trec" else lines:
         try:
+            if format == "tsv" and not queries:
+                check_no_header(record.split("\t"), ID_KEYS, TEXT_KEYS, "take the line out")
             query = parse(record, field)
             if query.id in queries:
                 raise InputError(f"the query id {query.id!r} comes twice", remedy="remove one")

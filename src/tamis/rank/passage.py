@@ -122,9 +122,13 @@ class PassageReranker(Reranker):
     @cached_property
     def reader(self) -> Reader:
         """What cuts the documents; it needs the tokenizer."""
-        longest = (Tokenised.of([[0] * count]) for count in (self.stage.query_limit, self.stage.limit))
-        _, cut = self._inputs(*longest)
-        return Reader(self.cutting, self.encoder.tokenizer, cut.text_tokens - cut.text_tokens_lost)
+        longest = Tokenised.of([[0] * self.stage.query_limit])
+        return Reader(self.cutting, self.encoder.tokenizer, self._room(longest))
+
+    def _room(self, query: Tokenised) -> int:
+        """How many tokens of a text the model reads beside a query."""
+        _, cut = self._inputs(query, Tokenised.of([[0] * self.stage.limit]))
+        return cut.text_tokens - cut.text_tokens_lost
 
     def _wanted(self, ranking: Ranking) -> Wanted | None:
         """Which passages of a ranking's documents are read; None for all."""
@@ -138,15 +142,14 @@ class PassageReranker(Reranker):
         """The documents of each ranking, in their order, with the margins of their passages."""
         queries = self.encoder.tokenizer.encode([ranking.query.text for ranking in rankings])
         scored: list[list[Scored]] = [[] for _ in rankings]
-        for together in self._batches(rankings):
+        for together in self._batches(rankings, queries):
             numbers = list(together)
             inputs, cuts = [], []
             for number, reads in together.items():
                 made, cut = self._inputs(queries.take([number]), Tokenised.join([r.tokens for r in reads]))
                 inputs.append(made)
                 # a query is counted with the first of its documents alone
-                own = _without_query(cut) if scored[number] else cut
-                cuts.append(sum(map(_left_out, reads), start=own))
+                cuts.append(_of_documents(_without_query(cut) if scored[number] else cut, reads))
             found = self._margins([rankings[number] for number in numbers], inputs, cuts)
             for number, margins in zip(numbers, found, strict=True):
                 ends = np.cumsum([len(read.passages) for read in together[number]])
@@ -154,14 +157,14 @@ class PassageReranker(Reranker):
                 scored[number] += [Scored(read.passages, own) for read, own in each]
         return scored
 
-    def _batches(self, rankings: Sequence[Ranking]) -> Iterator[dict[int, list[Read]]]:
+    def _batches(self, rankings: Sequence[Ranking], queries: Tokenised) -> Iterator[dict[int, list[Read]]]:
         """Documents by the number of their ranking, a few thousand passages at a time."""
         together: dict[int, list[Read]] = {}
         count = 0
         for number, ranking in enumerate(rankings):
-            wanted = self._wanted(ranking)
+            wanted, room = self._wanted(ranking), self._room(queries.take([number]))
             for start in range(0, len(ranking), _DOCUMENTS):
-                reads = self.reader.read(ranking, ranking.ids[start : start + _DOCUMENTS], wanted)
+                reads = self.reader.read(ranking, ranking.ids[start : start + _DOCUMENTS], wanted, room)
                 together.setdefault(number, []).extend(reads)
                 count += sum(len(read.passages) for read in reads)
                 if count >= _TOGETHER:
@@ -211,9 +214,18 @@ def _without_query(cut: Truncation) -> Truncation:
     return replace(cut, queries=0, queries_cut=0, query_tokens=0, query_tokens_lost=0)
 
 
-def _left_out(read: Read) -> Truncation:
-    # in words, each of which is at least one token
-    return Truncation(1, 1, read.lost, read.lost, at_least=True) if read.lost else Truncation()
+def _of_documents(cut: Truncation, reads: Sequence[Read]) -> Truncation:
+    """What became of the documents, in place of their passages, which are cut to fit. What is in no passage
+    may be counted in words, each of which is at least one token."""
+    lost = sum(read.lost for read in reads)
+    return replace(
+        cut,
+        texts=len(reads),
+        texts_cut=sum(read.lost > 0 for read in reads),
+        text_tokens=cut.text_tokens + lost,
+        text_tokens_lost=cut.text_tokens_lost + lost,
+        at_least=cut.at_least or lost > 0,
+    )
 
 
 # -- the stages

@@ -114,7 +114,7 @@ class Read(NamedTuple):
 
 
 class Reader:
-    """Cuts documents for a model that has room for so many tokens of a text."""
+    """Cuts documents for a model that has room for so many tokens of a text beside the longest query."""
 
     def __init__(self, cutting: Cutting, tokenizer: Tokenizer, room: int) -> None:
         self.cutting, self.tokenizer, self.room = cutting, tokenizer, room
@@ -125,14 +125,18 @@ class Reader:
         if self.cutting.unit == "sentences":
             sentences("")
 
-    def read(self, ranking: Ranking, ids: Sequence[str], wanted: Wanted | None = None) -> list[Read]:
-        """Some documents of a ranking; of their passages (of characters) those that are `wanted`."""
+    def read(
+        self, ranking: Ranking, ids: Sequence[str], wanted: Wanted | None = None, room: int | None = None
+    ) -> list[Read]:
+        """Some documents of a ranking; of their passages (of characters) those that are `wanted`. `room` is
+        for windows of tokens, where the query leaves more than the longest would."""
         part = replace(ranking, ids=ids, scores=np.zeros(len(ids)))
         documents = part.documents()
         if not self.in_tokens:
             return self._of_characters(documents, wanted)
         tokens = texts_of(part, self.tokenizer, limit=COUNTED)
-        return [self._of_tokens(document, tokens.take([n])) for n, document in enumerate(documents)]
+        room = self.room if room is None else room
+        return [self._of_tokens(document, tokens.take([n]), room) for n, document in enumerate(documents)]
 
     def characters(self, text: str, passages: Sequence[Passage]) -> Sequence[Passage]:
         """Where passages stand in a document's text."""
@@ -210,7 +214,7 @@ class Reader:
             found += [piece] if length <= size else self._pieces(text, piece, size, None)
         return found
 
-    def _of_tokens(self, document: Document, tokens: Tokenised) -> Read:
+    def _of_tokens(self, document: Document, tokens: Tokenised, room: int) -> Read:
         """Windows cut from the document's tokens, which may be those kept beside the index."""
         heading = self.tokenizer.encode([f"{document.title}\n"]).ids if document.title else tokens.ids[:0]
         body = tokens.ids[len(heading) :]
@@ -219,12 +223,16 @@ class Reader:
         ):
             # tokens that are others where the text stands after a title, or more than are kept
             body = token_places(document.text, self.tokenizer).ids
-        if self.cutting.unit == "even":
-            found = even_chunks(len(body), self.cutting.window or max(self.room - len(heading), 1))
-        else:
-            found = windows(len(body), *self.cutting.sizes)
-        places = self.cutting.chosen([Passage(*each) for each in found or [(0, 0)]], document.id)
         before = heading[: self.room // 2] if self.cutting.title else heading[:0]
+        longest = max(room - len(before), 1)
+        if self.cutting.unit == "even":
+            usual = max(self.room - len(before), 1)
+            found = even_chunks(len(body), min(self.cutting.window or usual, longest))
+        else:
+            # smaller ones where there is no room for them, as in training: no text falls between two
+            window = min(self.cutting.sizes[0], longest)
+            found = windows(len(body), window, min(self.cutting.sizes[1], window))
+        places = self.cutting.chosen([Passage(*each) for each in found or [(0, 0)]], document.id)
         read = Tokenised.of([[*before.tolist(), *body[start:stop].tolist()] for start, stop in places])
         return Read(places, read, len(body) - sum(stop - start for start, stop in _merged(places)))
 

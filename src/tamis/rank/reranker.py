@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import threading
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -93,20 +93,21 @@ class Reranker(Stage):
     def inferences(self, candidates: int) -> int:
         """How many inputs a query with so many candidates takes."""
 
-    def rank(self, query: str, candidates: Sequence[Candidate], top_k: int | None = None) -> list[Ranked]:
+    def rank(self, query: str, candidates: Iterable[Candidate], top_k: int | None = None) -> list[Ranked]:
         """Rank candidates from elsewhere: texts, dictionaries with a `text` (and perhaps `id`, `title`), or
         documents. Nothing of the caller's is changed; candidates that tie keep their order."""
         if isinstance(candidates, str | Mapping):
             raise InputError("one candidate where several are wanted", remedy="give a list")
         if top_k is not None and top_k < 0:
             raise InputError(f"cannot keep {top_k} candidates", remedy="use a top_k of 0 or more")
-        documents = [_document(item, place) for place, item in enumerate(candidates)]
+        items = list(candidates)  # of a generator there is one look, and a table's rows have names for places
+        documents = [_document(item, place) for place, item in enumerate(items)]
         given = placed(Query("", query), documents)
         found = self.apply([given])[0]
         ranked = []
         for hit in found.head(len(documents) if top_k is None else top_k):
             place = int(hit.id)
-            document, item = documents[place], candidates[place]
+            document, item = documents[place], items[place]
             spans = tuple(found.evidence.get(hit.id, ()))
             ranked.append(Ranked(hit.rank, document.id, hit.score, document.text, place, item, spans))
         return ranked
@@ -129,7 +130,7 @@ class Reranker(Stage):
                 scored[missing] = True
                 return self.encoder.margins(together.take(missing))
 
-            margins = cached(self.cache, keys, score)
+            margins = self._cached(self.cache, keys, score)
         ends = np.cumsum([len(each) for each in inputs])[:-1]
         tallies = [
             Tally(int(own.sum()), int((~own).sum()), cut)
@@ -137,6 +138,10 @@ class Reranker(Stage):
         ]
         self._count(rankings, tallies)
         return np.split(margins, ends)
+
+    def _cached(self, cache: ScoreCache, keys: Sequence[bytes], score: Callable[[Array], Array]) -> Array:
+        """What the model says of the inputs with these keys, of which `score` scores those not known."""
+        return cached(cache, keys, score)
 
     def _count(self, rankings: Sequence[Ranking], tallies: Sequence[Tally]) -> None:
         with self._tally_lock:
@@ -171,12 +176,15 @@ def _document(item: Candidate, place: int) -> Document:
             f"candidate {place} is {type(item).__name__}",
             remedy="give a str, a dict with a text, or a Document",
         )
-    text = next((item[name] for name in _TEXT if name in item), None)
+    text = next((item[name] for name in _TEXT if item.get(name) is not None), None)
     if not isinstance(text, str):
         raise InputError(f"candidate {place} has no text", remedy="give it a 'text' that is a str")
-    identity = next((item[name] for name in _ID if name in item), place)
+    identity = next((item[name] for name in _ID if item.get(name) is not None), place)
     title = item.get("title")
-    return Document(str(identity), text, title if isinstance(title, str) else "")
+    if not isinstance(title, str | None):
+        problem = f"the title of candidate {place} is {type(title).__name__}"
+        raise InputError(problem, remedy="give a str, or none")
+    return Document(str(identity), text, title or "")
 
 
 def shown(margins: Array, kind: ScoreKind) -> Array:

@@ -148,6 +148,9 @@ class Index:
 
     # -- documents
 
+    def __repr__(self) -> str:
+        return f"<Index of {len(self):,} documents: {self.path}>"
+
     def __len__(self) -> int:
         return sum(segment.documents for segment in self.segments)
 

@@ -52,6 +52,9 @@ class IndexWriter:
         """Add a document; ids repeated since the last commit are found when it is committed. A document that
         is refused (`InputError`) leaves everything as it was."""
         self._check_usable()
+        if not isinstance(document, Document):  # from callers without a type checker
+            problem = f"a {type(document).__name__} is no document"
+            raise InputError(problem, remedy="give a tamis.Document(id, text)")
         found = self._last.find(document.id) if self._last.segments else None
         if found is not None and self._is_deleted(*found):
             found = None

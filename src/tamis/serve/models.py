@@ -22,4 +22,6 @@ def stage_of(model: str, revision: str | None = None) -> str:
     checkpoint = CrossEncoder(model, revision=revision).checkpoint
     if has_exits(checkpoint.folder):
         return "cascade"
+    if checkpoint.config.texts:
+        return "listwise"
     return "duo" if checkpoint.config.segments >= _OF_PAIRS else "mono"

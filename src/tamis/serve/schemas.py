@@ -36,14 +36,23 @@ def as_object(sent: Any) -> Any:
     return {"text": sent} if isinstance(sent, str) else sent
 
 
+def _as_identity(sent: Any) -> Any:
+    """The number that a database has for an id, as a file of documents may have it."""
+    return str(sent) if isinstance(sent, int) and not isinstance(sent, bool) else sent
+
+
+_Identity = Annotated[str, StringConstraints(max_length=IDENTITY)]
+SentIdentity = Annotated[_Identity, BeforeValidator(_as_identity, json_schema_input_type=_Identity | int)]
+
+
 class Candidate(BaseModel):
     """A document to rank."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     text: str = Field(max_length=TEXT)
-    id: str | None = Field(None, max_length=IDENTITY, description="its place in the list if left out")
-    title: str = Field("", max_length=TEXT)
+    id: SentIdentity | None = Field(None, description="its place in the list if left out")
+    title: str | None = Field(None, max_length=TEXT)
 
 
 SentDocument = Annotated[Candidate, BeforeValidator(as_object, json_schema_input_type=str | Candidate)]

@@ -126,7 +126,7 @@ class Service:
             started = time.monotonic()
             built = await self._built(request.pipeline, searching=False)
             documents = [
-                Document(str(place) if each.id is None else each.id, each.text, each.title)
+                Document(str(place) if each.id is None else each.id, each.text, each.title or "")
                 for place, each in enumerate(request.documents)
             ]
             ranking = self._given(built, request.query, documents)
