@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tamis.rank.combine import Fuse, Interpolate, Normalise
     from tamis.rank.duo import Duo
     from tamis.rank.early_exit import IfUnsure
+    from tamis.rank.groupwise import Groupwise
+    from tamis.rank.listwise import Listwise
     from tamis.rank.longdoc import Cedr, Parade
     from tamis.rank.ltr import LTR
     from tamis.rank.mono import Mono
@@ -46,11 +48,13 @@ __all__ = [
     "Duo",
     "FirstP",
     "Fuse",
+    "Groupwise",
     "Hit",
     "IfUnsure",
     "Index",
     "Interpolate",
     "KMaxP",
+    "Listwise",
     "MaxP",
     "Mono",
     "Normalise",
@@ -78,6 +82,8 @@ _HOME = {
     "tamis.rank.combine": ("Fuse", "Interpolate", "Normalise"),
     "tamis.rank.duo": ("Duo",),
     "tamis.rank.early_exit": ("IfUnsure",),
+    "tamis.rank.groupwise": ("Groupwise",),
+    "tamis.rank.listwise": ("Listwise",),
     "tamis.rank.longdoc": ("Cedr", "Parade"),
     "tamis.rank.ltr": ("LTR",),
     "tamis.rank.mono": ("Mono",),

@@ -84,10 +84,11 @@ def _plan(stage: Stage, enter: Array, depth: int | None) -> list[Step]:
         # which queries will be sure is not known before: at most, none is; those that are keep what they have
         steps = _plan(stage.stage, enter, depth)
         return [*steps, Step(stage, enter, np.maximum(enter, steps[-1].leave), none)]
-    from tamis.rank.ltr import LTR  # not before: a plain search need not wait for it
+    from tamis.rank.groupwise import Groupwise  # not before: a plain search need not wait for it
+    from tamis.rank.ltr import LTR
     from tamis.rank.ltr_features import first_stage
 
-    if isinstance(stage, LTR):
+    if isinstance(stage, LTR | Groupwise):
         # it keeps the candidates that come in, whatever its stages find; those that search score them only
         asked = (
             _plan(part, enter, None) if first_stage(part) is None else [Step(part, enter, enter, none)]

@@ -81,6 +81,7 @@ STAGES: dict[str, tuple[Callable[..., Any] | str, Maker]] = {
     "rm3": (RM3, _plain(RM3)),
     "mono": _neural("tamis.rank.mono.Mono"),
     "duo": _neural("tamis.rank.duo.Duo"),
+    "listwise": _neural("tamis.rank.listwise.Listwise"),
     "cascade": _neural("tamis.rank.cascade.Cascade"),
     "firstp": _over_stage("tamis.rank.passage.FirstP"),
     "maxp": _over_stage("tamis.rank.passage.MaxP"),
@@ -95,6 +96,7 @@ STAGES: dict[str, tuple[Callable[..., Any] | str, Maker]] = {
     "normalise": (Normalise, _plain(Normalise)),
     "fuse": (Fuse, _plain(Fuse)),
     "ltr": _over_index("tamis.rank.ltr.LTR"),
+    "groupwise": _over_index("tamis.rank.groupwise.Groupwise"),
 }
 
 #: Those that search, for which there must be an index.

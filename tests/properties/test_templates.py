@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tamis.models.templates import Form, Inputs, Special, Tokenised, duo, mono
+from tamis.models.templates import Form, Inputs, Special, Tokenised, duo, listwise, mono, text_spans
 
 TOKENS = st.lists(st.integers(10, 60_000), max_size=40)
 TEXTS = st.lists(TOKENS, max_size=8)
@@ -81,6 +81,42 @@ def test_inputs_of_two_texts(
     assert rows(inputs) == expected
     assert inputs.lengths.max(initial=0) <= total_limit
     used = {text for pair in pairs for text in pair}
+    assert truncation.texts == len(used)
+    assert truncation.text_tokens_lost == sum(max(0, len(texts[text]) - budget) for text in used)
+
+
+@settings(deadline=None, max_examples=60)
+@given(query=TOKENS, texts=st.lists(TOKENS, min_size=1, max_size=6), special=SPECIALS, data=st.data())
+def test_inputs_of_several_texts(
+    query: list[int], texts: list[list[int]], special: Special, data: st.DataObject
+) -> None:
+    count = data.draw(st.integers(1, 4))
+    number = st.integers(0, len(texts) - 1)
+    groups = data.draw(st.lists(st.lists(number, min_size=1, max_size=count), max_size=10))
+    total_limit = data.draw(st.integers(20, 80))
+    array = np.array([group + [-1] * (count - len(group)) for group in groups], np.int64).reshape(-1, count)
+    inputs, truncation = listwise(query, Tokenised.of(texts), array, special, total_limit=total_limit)
+
+    between = [2] * (1 + special.double_separator)
+    room = total_limit - 2 - count * len(between)
+    query_budget = min(62, room // min(count + 1, 4))
+    budget = (room - query_budget) // count
+    expected, spans, before = [], [], 0
+    for place, group in enumerate(groups):
+        ids = [1, *query[:query_budget], *between]
+        segments = [0] * len(ids)
+        for turn, text in enumerate(group):
+            last = turn == len(group) - 1
+            own = texts[text][:budget]
+            spans.append((before + len(ids), len(own) + 1, place, turn))
+            ids += own + ([2] if last else between)
+            segments += [1] * (len(ids) - len(segments))
+        before += len(ids)
+        expected.append((ids, segments))
+    assert rows(inputs) == expected
+    assert list(zip(*(each.tolist() for each in text_spans(inputs, special)), strict=True)) == spans
+    assert inputs.lengths.max(initial=0) <= total_limit
+    used = {text for group in groups for text in group}
     assert truncation.texts == len(used)
     assert truncation.text_tokens_lost == sum(max(0, len(texts[text]) - budget) for text in used)
 

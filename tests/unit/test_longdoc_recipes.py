@@ -152,9 +152,11 @@ def test_static_vectors_from_a_file_are_a_start(folder: Path, tmp_path: Path) ->
 
 
 def test_long_texts_are_read_whatever_text_limit_says() -> None:
-    parts = Model("my-encoder"), (Data(set="training-set"),), Optimiser(steps=100)
-    plan = LongRecipe(*parts, longdoc=LongDoc("parade-max", tokens=999))
-    assert [each.text_limit for each in plan.with_long_texts().data] == [999]
+    files = Data(queries="q.jsonl", qrels="qrels.txt", corpus=("idx",), text_limit=64)
+    parts = Model("my-encoder"), (files, Data(set="training-set")), Optimiser(steps=100)
+    plan = LongRecipe(*parts, longdoc=LongDoc("parade-max", tokens=999)).with_long_texts()
+    assert [each.text_limit for each in plan.data if each.set is None] == [999]
+    assert plan.data[1] == Data(set="training-set")  # which was cut when it was made
 
 
 def test_the_bundled_recipes_have_the_papers_figures(tmp_path: Path) -> None:

@@ -384,6 +384,17 @@ def test_a_state_goes_with_its_recipe_its_data_and_its_start(
         trained(plan, tmp_path / "out", other, resume=True)
 
 
+def test_a_run_goes_on_with_smaller_parts_of_its_batches(folder: Path, tmp_path: Path) -> None:
+    """As the error of a batch that does not fit says."""
+    plan = recipe(folder, optimiser=Optimiser(learning_rate=1e-3, steps=STEPS, dropout=0.0))
+    trained(plan, tmp_path / "whole")
+    with pytest.raises(_Killed):
+        trained(plan, tmp_path / "out", progress=killed_at(6))
+    trained(replace(plan, run=replace(plan.run, tokens=20)), tmp_path / "out", resume=True)
+    whole, smaller = ([line["loss"] for line in curve(tmp_path / name)] for name in ("whole", "out"))
+    assert smaller == pytest.approx(whole, rel=1e-4)
+
+
 def test_a_damaged_state_is_an_error_not_a_start(folder: Path, tmp_path: Path) -> None:
     trained(recipe(folder), tmp_path)
     for content in (b"", b"nothing", (tmp_path / STATE).read_bytes()[:1000]):

@@ -30,6 +30,7 @@ ALL: dict[str, Loss] = {
     "duo": lambda s: losses.duo(s, LABELS > 0),
     "hinge": lambda s: losses.hinge(s[:2], s[3:]),
     "softmax": lambda s: losses.softmax(s, LABELS, ENDS),
+    "listwise": lambda s: losses.listwise(s, LABELS, ENDS),
     "margin_mse of groups": lambda s: losses.margin_mse(s, TEACHER, ends=ENDS),
     "margin_mse of pairs": lambda s: losses.margin_mse(s, TEACHER, pairs=PAIRS),
     "mse": lambda s: losses.mse(s, TEACHER),
@@ -106,6 +107,29 @@ def test_softmax() -> None:
     first = [3 / 6 - 1, 2 / 6, 1 / 6]
     second = [1 / 4 - 1 / 3, 1 / 4, 2 / 4 - 2 / 3]
     assert gradient == close([each / 2 for each in first + second])
+
+
+def test_listwise() -> None:
+    """Eqs. 37 and 38: p is 3/6, 2/6, 1/6 in the first group and 1/4, 1/4, 2/4 in the second. The third has no
+    positive. The gradient is the positives' w y, together times p less each one's own."""
+    scores = [LOG3, LOG2, 0.0, 0.0, 0.0, LOG2, 9.0]
+    labels, ends = torch.tensor([1, 0, 0, 1, 0, 2, 0]), torch.tensor([0, 3, 6, 7])
+    weights = torch.tensor([0.5, 7, 7, 3, 7, 0.25, 7])
+    value, gradient = with_gradient(lambda s: losses.listwise(s, labels, ends, weights), scores)
+    assert value == pytest.approx((0.5 * math.log(2) + 3 * math.log(4) + 2 * 0.25 * math.log(2)) / 2)
+    first = [0.5 * (3 / 6 - 1), 0.5 * 2 / 6, 0.5 * 1 / 6]
+    second = [3.5 / 4 - 3, 3.5 / 4, 3.5 * 2 / 4 - 0.5]
+    assert gradient == close([each / 2 for each in first + second] + [0])
+
+
+def test_with_one_positive_a_group_listwise_is_softmax() -> None:
+    scores = torch.randn(9, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    labels, ends = torch.tensor([0, 1, 0, 0, 0, 0, 0, 1, 0]), torch.tensor([0, 3, 5, 9])
+    assert losses.listwise(scores, labels, ends).item() == pytest.approx(
+        losses.softmax(scores, labels, ends).item()
+    )
+    with pytest.raises(InputError, match="9 scores with 3 weights: give as many of each"):
+        losses.listwise(scores, labels, ends, torch.ones(3))
 
 
 def test_groups_without_a_positive_do_not_count() -> None:
@@ -266,7 +290,7 @@ def test_what_is_not_a_number_stays_so(loss: Loss) -> None:
     assert math.isnan(loss(torch.tensor([math.nan, 1.0, 0.0, 2.0, 0.0])).item())
 
 
-@pytest.mark.parametrize("name", ["softmax", "margin_mse of groups", "kl", "pointwise"])
+@pytest.mark.parametrize("name", ["softmax", "listwise", "margin_mse of groups", "kl", "pointwise"])
 def test_the_order_within_a_group_does_not_matter(name: str) -> None:
     generator = torch.Generator().manual_seed(3)
     scores, teacher = torch.randn(2, 9, dtype=torch.float64, generator=generator)
@@ -276,6 +300,7 @@ def test_the_order_within_a_group_does_not_matter(name: str) -> None:
         own = scores[order], teacher[order], labels[order]
         value = {
             "softmax": lambda s, t, y: losses.softmax(s, y, ends),
+            "listwise": lambda s, t, y: losses.listwise(s, y, ends),
             "margin_mse of groups": lambda s, t, y: losses.margin_mse(s, t, ends=ends),
             "kl": lambda s, t, y: losses.kl(s, t, ends),
             "pointwise": lambda s, t, y: losses.pointwise(s, y),

@@ -188,7 +188,7 @@ def test_every_field_of_dev_has_a_type_that_is_checked(field: str, written: Any)
         (
             "loss",
             "name = 'mse'",
-            "it must be one of pointwise, duo, hinge, softmax, margin_mse, logit_mse_ce, kl",
+            "it must be one of pointwise, duo, hinge, softmax, listwise, margin_mse, logit_mse_ce, kl",
         ),
         ("loss", "temperature = 0", "temperature of [loss] is 0"),
         ("loss", "name = 'kl'", "learns from a teacher, and q.jsonl has none: give teacher"),

@@ -17,7 +17,9 @@ from tamis.models.templates import (
     Truncation,
     ablated,
     duo,
+    listwise,
     mono,
+    text_spans,
 )
 
 CLS, SEP = 101, 102
@@ -223,6 +225,59 @@ def test_duo_of_no_pairs() -> None:
 
 
 # -- several queries
+
+
+def test_listwise() -> None:
+    inputs, truncation = listwise(QUERY, TEXTS, np.array([[1, 0, 2], [2, 1, -1]]), BERT)
+    assert rows(inputs) == [
+        ([CLS, 7, 8, SEP, 21, SEP, 11, 12, 13, SEP, SEP], [0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1]),
+        ([CLS, 7, 8, SEP, SEP, 21, SEP], [0, 0, 0, 0, 1, 1, 1]),
+    ]
+    # each text counts once, though two are in both inputs
+    assert truncation == Truncation(texts=3, text_tokens=4, queries=1, query_tokens=2)
+    starts, counts, owners, numbers = text_spans(inputs, BERT)
+    assert (starts.tolist(), counts.tolist()) == ([4, 6, 10, 15, 16], [2, 4, 1, 1, 2])
+    assert (owners.tolist(), numbers.tolist()) == ([0, 0, 0, 1, 1], [0, 1, 2, 0, 1])
+    one_segment, _ = listwise(QUERY, TEXTS, np.array([[1, 0]]), BERT, segment_types=1)
+    assert not one_segment.segments.any()
+
+
+def test_listwise_with_two_separators() -> None:
+    inputs, _ = listwise(QUERY, TEXTS, np.array([[0, 1], [2, -1]]), ROBERTA)
+    assert rows(inputs) == [
+        ([0, 7, 8, 2, 2, 11, 12, 13, 2, 2, 21, 2], [0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1]),
+        ([0, 7, 8, 2, 2, 2], [0, 0, 0, 0, 0, 1]),
+    ]
+    found = [each.tolist() for each in text_spans(inputs, ROBERTA)]
+    assert found == [[5, 10, 17], [4, 2, 1], [0, 0, 1], [0, 1, 0]]
+
+
+@pytest.mark.parametrize(("special", "each"), [(BERT, 55), (ROBERTA, 54)])
+def test_listwise_budgets_are_62_and_equal_shares(special: Special, each: int) -> None:
+    """Eight texts: (512 - 10 - 62) // 8 of BERT's, (512 - 18 - 62) // 8 of RoBERTa's."""
+    texts = of_length(*[100] * 8)
+    inputs, truncation = listwise(range(3, 73), texts, np.arange(8)[None], special)
+    doubled = 8 * special.double_separator
+    assert inputs.lengths.tolist() == [2 + 62 + 8 * (each + 1) + doubled] and inputs.lengths.max() <= 512
+    assert (truncation.texts_cut, truncation.text_tokens_lost) == (8, 8 * (100 - each))
+    assert (truncation.queries_cut, truncation.query_tokens_lost) == (1, 8)
+    # neither a short query nor a group that is not full leaves more to a text
+    fewer, _ = listwise([7], texts, np.array([[0, 1] + [-1] * 6]), special)
+    assert fewer.lengths.tolist() == [3 + 2 * (each + 1) + 2 * special.double_separator]
+
+
+def test_listwise_of_a_small_model() -> None:
+    """34 positions: room for 34 - 2 - 4, a quarter of which is the query's."""
+    inputs, _ = listwise(range(70), of_length(*[30] * 4), np.arange(4)[None], BERT, total_limit=34)
+    assert inputs.lengths.tolist() == [1 + 7 + 1 + 4 * (5 + 1)]
+    with pytest.raises(InputError, match="no room for 4 texts and a query: raise the limit"):
+        listwise([7], TEXTS, np.array([[0, 1, 2, -1]]), BERT, total_limit=10)
+
+
+def test_listwise_of_no_groups() -> None:
+    inputs, truncation = listwise(QUERY, Tokenised.of([]), np.zeros((0, 3), np.int64), BERT)
+    assert len(inputs) == 0 and truncation.texts == 0
+    assert [len(each) for each in text_spans(inputs, BERT)] == [0, 0, 0, 0]
 
 
 def test_each_input_has_its_own_query() -> None:

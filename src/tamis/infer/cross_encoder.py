@@ -93,6 +93,10 @@ class CrossEncoder:
     def scoring(self) -> Checkpoint:
         """The checkpoint as it scores: without the table of embeddings that its form does without."""
         checkpoint, form = self.checkpoint, self.input_form
+        if checkpoint.config.texts:  # its head on the [CLS] was never trained
+            raise InputError(
+                f"{self.model} is a listwise model", remedy=f'write listwise(model="{self.model}")'
+            )
         if form not in ABLATED:
             return checkpoint
         return replace(
@@ -183,10 +187,10 @@ def _load(model: str, revision: str | None) -> Checkpoint:
     bundled = BUNDLED / model
     if "/" not in model and "\\" not in model and not Path(model).exists() and bundled.is_dir():
         return load_checkpoint(bundled)
-    if model == "cascade" and not Path(model).exists():
+    if model in ("cascade", "listwise") and not Path(model).exists():
         raise InputError(
-            "no model is bundled under the name 'cascade'",
-            remedy="name one: cascade(model=FOLDER), or a name on the hub",
+            f"no model is bundled under the name {model!r}",
+            remedy=f"name one: {model}(model=FOLDER), or a name on the hub",
         )
     if is_long(model):
         kind = read_plan(model).kind

@@ -63,17 +63,18 @@ class Backend(Protocol):
 
 class Engine:
     """Scores inputs on a backend, whatever their number. `check` is called before each batch: who wants to
-    give up what is being scored has it raise."""
+    give up what is being scored has it raise. `shape` is that of what the backend says of one input: a
+    number, unless told."""
 
-    def __init__(self, backend: Backend) -> None:
-        self.backend = backend
+    def __init__(self, backend: Backend, shape: tuple[int, ...] = ()) -> None:
+        self.backend, self.shape = backend, shape
         self.token_budget = backend.token_budget
         self.check: Check = go_on
 
     def margins(self, inputs: Inputs, progress: Progress | None = None) -> Array:
         """One float32 an input, in the inputs' order; `progress` is told how many more are done."""
         lengths = np.diff(inputs.ends)
-        margins = np.empty(len(lengths), np.float32)
+        margins = np.empty((len(lengths), *self.shape), np.float32)
         waiting = np.arange(len(lengths))
         while len(waiting):
             done = []

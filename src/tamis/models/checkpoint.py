@@ -7,7 +7,7 @@ loaded, so it is refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import file_digest
@@ -113,6 +113,31 @@ def save_checkpoint(
     write_tensors(folder / WEIGHTS, LazyTensors(renamed | beside), dtype)
 
 
+def stored_beside(folder: Path, prefix: str) -> dict[str, StoredTensor]:
+    """The tensors in a checkpoint's folder that lie beside the encoder's, under names that begin so.
+
+    >>> stored_beside(getfixture("tmp_path"), "exits.")
+    {}
+    """
+    if not (folder / WEIGHTS).is_file():
+        return {}
+    every = stored_tensors(folder / WEIGHTS).items()
+    return {name: tensor for name, tensor in every if name.startswith(prefix)}
+
+
+def checked_beside(
+    stored: Mapping[str, StoredTensor], wanted: Mapping[str, Shape], damaged: Callable[[str], InputError]
+) -> LazyTensors:
+    """Such tensors, of which every one that is wanted is there in its shape, and no other."""
+    for name in sorted(wanted.keys() ^ stored.keys()):
+        raise damaged(f"the tensor {name} is {'missing' if name in wanted else 'of no head'}")
+    for name, tensor in stored.items():
+        if tensor.shape != wanted[name] or not tensor.readable:
+            what = f"{tensor.dtype}{list(tensor.shape)} where {list(wanted[name])} is expected"
+            raise damaged(f"the tensor {name} is {what}")
+    return LazyTensors({name: tensor.read for name, tensor in stored.items()})
+
+
 def with_third_segment(checkpoint: Checkpoint, seed: int = 0) -> Checkpoint:
     """A start for duo from a mono checkpoint: the segment table gets the rows it lacks up to a third, drawn
     from `seed`, to be learned from scratch (Nogueira et al. 2019, §3.3). One with three is returned as it
@@ -171,7 +196,8 @@ def _downloaded(name: str, revision: str | None) -> Path:
     except hub.LocalEntryNotFoundError:
         offline = constants.HF_HUB_OFFLINE
         problem = f"{label} is not in the local cache and the hub {'may' if offline else 'can'} not be asked"
-        remedy = "unset HF_HUB_OFFLINE" if offline else "check the connection, or give a folder"
+        otherwise = "unset HF_HUB_OFFLINE" if offline else "the connection"
+        remedy = f"check the path if it is a folder, else {otherwise}"
     except Exception as error:  # requests, TLS and file system each raise their own
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         problem, remedy = f"cannot fetch {label} ({reason})", "try again, or give a folder"

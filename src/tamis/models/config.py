@@ -47,6 +47,9 @@ _HEAD_ACTIVATIONS: Mapping[Family, HeadActivation] = {
 #: over it, and would make inputs in the default form.
 FORM = "tamis_input_form"
 
+#: And how many texts an input of a listwise ranker has: see `tamis.models.lists`.
+TEXTS = "tamis_listwise_texts"
+
 #: Our names in the words of config.json, for all families but DistilBERT.
 _FIELDS = {
     "vocabulary": "vocab_size",
@@ -95,6 +98,7 @@ class EncoderConfig:
     layer_groups: int = 0  # how many layers have weights of their own; 0 says: all
     dropout: float = 0.1
     form: Form = "default"  # of mono's inputs
+    texts: int = 0  # that an input has which are scored together, by a listwise model; 0: by no such model
 
     def __post_init__(self) -> None:
         if not self.embedding:
@@ -201,6 +205,7 @@ def parse_config(raw: Mapping[str, Any], path: PathLike, *, labels: int | None =
         layer_groups=fields.count("num_hidden_groups", 1) if family == "albert" else layers,
         dropout=fields.number("dropout", 0.0 if family == "albert" else 0.1),
         form=fields.form(),
+        texts=fields.count(TEXTS, 0),
     )
 
 
@@ -214,7 +219,7 @@ def write_config(raw: Mapping[str, Any], config: EncoderConfig, dtype: str) -> d
     names = {str(label): f"LABEL_{label}" for label in range(config.labels)}
     if _named_labels(raw) == config.labels:
         names = raw["id2label"]
-    written = {key: value for key, value in raw.items() if key not in ("torch_dtype", "num_labels", FORM)}
+    written = {key: value for key, value in raw.items() if key not in _REWRITTEN}
     written |= {
         "architectures": [_ARCHITECTURES[raw.get("model_type", config.family)]],
         "dtype": dtype,
@@ -225,7 +230,12 @@ def write_config(raw: Mapping[str, Any], config: EncoderConfig, dtype: str) -> d
         written["type_vocab_size"] = config.segments
     if config.form != "default":
         written[FORM] = config.form
+    if config.texts:
+        written[TEXTS] = config.texts
     return written
+
+
+_REWRITTEN = ("torch_dtype", "num_labels", FORM, TEXTS)
 
 
 _ARCHITECTURES = {

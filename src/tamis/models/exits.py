@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal
@@ -23,10 +24,17 @@ import xxhash
 
 from tamis.columns import Array
 from tamis.errors import InputError
-from tamis.models.checkpoint import CONFIG, WEIGHTS, Checkpoint, load_checkpoint, save_checkpoint
+from tamis.models.checkpoint import (
+    CONFIG,
+    Checkpoint,
+    checked_beside,
+    load_checkpoint,
+    save_checkpoint,
+    stored_beside,
+)
 from tamis.models.config import EncoderConfig, parse_config
 from tamis.models.names import Shape, shapes
-from tamis.models.weights import FloatType, LazyTensors, StoredTensor, stored_tensors
+from tamis.models.weights import FloatType, LazyTensors, StoredTensor
 
 #: Heads to begin with: drawn at random, or copies of the start's own.
 Heads = Literal["new", "trained"]
@@ -180,15 +188,12 @@ def has_exits(folder: str | Path) -> bool:
 
 def _stored(folder: Path) -> dict[int, dict[str, StoredTensor]]:
     """The tensors of each exit, by its layer."""
-    if not (folder / WEIGHTS).is_file():
-        return {}
     found: dict[int, dict[str, StoredTensor]] = {}
-    for name, tensor in stored_tensors(folder / WEIGHTS).items():
-        if name.startswith(_PREFIX):
-            layer = name.split(".")[1]
-            if not layer.isascii() or not layer.isdigit():
-                raise _wrong(folder, f"the tensor {name} is of no layer")
-            found.setdefault(int(layer), {})[name] = tensor
+    for name, tensor in stored_beside(folder, _PREFIX).items():
+        layer = name.split(".")[1]
+        if not layer.isascii() or not layer.isdigit():
+            raise _wrong(folder, f"the tensor {name} is of no layer")
+        found.setdefault(int(layer), {})[name] = tensor
     return found
 
 
@@ -197,15 +202,8 @@ def _checked(start: Checkpoint, found: Mapping[int, Mapping[str, StoredTensor]])
     folder, layers = start.folder, start.config.layers
     if max(found) >= layers or min(found) < 1:
         raise _wrong(folder, f"exits after layers {_listed(found)} of a model that has {layers}")
-    wanted = _shapes(start.config, found)
     stored = {name: tensor for tensors in found.values() for name, tensor in tensors.items()}
-    for name in sorted(wanted.keys() ^ stored.keys()):
-        raise _wrong(folder, f"the tensor {name} is {'missing' if name in wanted else 'of no head'}")
-    for name, tensor in stored.items():
-        if tensor.shape != wanted[name] or not tensor.readable:
-            what = f"{tensor.dtype}{list(tensor.shape)} where {list(wanted[name])} is expected"
-            raise _wrong(folder, f"the tensor {name} is {what}")
-    return LazyTensors({name: tensor.read for name, tensor in stored.items()})
+    return checked_beside(stored, _shapes(start.config, found), partial(_wrong, folder))
 
 
 def _wrong(folder: Path, problem: str) -> InputError:

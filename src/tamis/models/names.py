@@ -63,10 +63,11 @@ _HEADS: Mapping[Family, tuple[str, str]] = {
     "distilbert": ("pre_classifier", "classifier"),
 }
 
-#: Heads of pretraining, those of exits (see `tamis.models.exits`), and buffers that old versions saved: a
-#: checkpoint may hold them, ranking by its last layer needs none.
+#: Heads of pretraining, those of exits and of lists (see `tamis.models.exits`, `tamis.models.lists`), and
+#: buffers that old versions saved: a checkpoint may hold them, ranking by its last [CLS] needs none.
 _UNUSED_HEADS = (
     "exits.",
+    "listwise.",
     "cls.",
     "lm_head.",
     "predictions.",

@@ -6,8 +6,6 @@ length, so that a long one does not fill up the short.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -18,7 +16,8 @@ from tamis.models.encoder import Encoder
 from tamis.models.templates import Inputs
 from tamis.retrieve.postings import ranges
 
-#: Tokens of a rectangle: few, so that little is filled up, and enough to keep a device busy.
+#: Tokens that are padded together: few, so that long inputs do not fill up short ones, and enough to keep a
+#: device busy.
 _RECTANGLES = {"cuda": 1 << 15, "mps": 1 << 14, "cpu": 1 << 12}
 
 
@@ -35,7 +34,7 @@ def token_states(encoder: Encoder, passages: Inputs, packed: bool) -> list[Tenso
     if packed:
         return _packed(encoder, passages, device)
     parts, places = [], []
-    for some in _rectangles(passages, device):
+    for some in padded_together(passages, device):
         inside, (ids, segments, lengths) = _padded(passages.take(some), device)
         parts.append([states[inside] for states in encoder.hidden_states(ids, segments, lengths)])
         places.append(ranges(passages.ends[some], passages.lengths[some]))
@@ -49,7 +48,7 @@ def first_states(encoder: Encoder, passages: Inputs, packed: bool) -> Tensor:
     if packed:
         firsts = torch.from_numpy(passages.ends[:-1]).to(device)
         return _packed(encoder, passages, device)[-1][firsts]
-    rectangles = list(_rectangles(passages, device))
+    rectangles = padded_together(passages, device)
     found = []
     for some in rectangles:
         _, (ids, segments, lengths) = _padded(passages.take(some), device)
@@ -58,8 +57,14 @@ def first_states(encoder: Encoder, passages: Inputs, packed: bool) -> Tensor:
     return torch.cat(found)[back]
 
 
-def _rectangles(passages: Inputs, device: torch.device) -> Iterator[Array]:
-    return iter(batches(passages.lengths, _RECTANGLES[device.type], "padded"))
+def padded_together(inputs: Inputs, device: torch.device) -> list[Array]:
+    """Which inputs go through an encoder as one rectangle.
+
+    >>> inputs = Inputs(np.ones(5, np.int32), np.zeros(5, np.uint8), np.array([0, 2, 5]))
+    >>> [some.tolist() for some in padded_together(inputs, torch.device("cpu"))]
+    [[1, 0]]
+    """
+    return batches(inputs.lengths, _RECTANGLES[device.type], "padded")
 
 
 def _packed(encoder: Encoder, passages: Inputs, device: torch.device) -> list[Tensor]:

@@ -1,16 +1,17 @@
-"""What a cross-encoder reads: a query and one or two texts as one sequence of tokens.
+"""What a cross-encoder reads: a query and one, two or n texts as one sequence of tokens.
 
-    mono    [CLS] q [SEP] d [SEP]              segments 0 1      Nogueira & Cho 2019
-    duo     [CLS] q [SEP] di [SEP] dj [SEP]    segments 0 1 2    Nogueira et al. 2019
+    mono      [CLS] q [SEP] d [SEP]                   segments 0 1        Nogueira & Cho 2019
+    duo       [CLS] q [SEP] di [SEP] dj [SEP]         segments 0 1 2      Nogueira et al. 2019
+    listwise  [CLS] q [SEP] d1 [SEP] ... dn [SEP]     segments 0 1 ... 1  Zhang et al. 2020
 
 A separator belongs to the segment it ends. RoBERTa's kind writes two separators between two parts.
 
 One truncation rule: the query is cut to its budget, then each text from its end to what is left; a query is
 never cut further to make room for a long text. The query's budget is its limit (64 tokens for mono, 62 for
-duo), or an equal share of the room where a model has so few positions that the share is smaller. One text
-takes all the query leaves; two get equal shares of what the query's *budget* leaves, so that a text is cut
-alike whatever the query (at 512 positions: 223 tokens each). Nothing is cut in silence: each function says in
-a `Truncation` what fell away.
+duo and listwise), or an equal share of the room, a quarter beside many texts, where a model has so few
+positions that this is smaller. One text takes all the query leaves; several get equal shares of what the
+query's *budget* leaves, so that a text is cut alike whatever the query (at 512 positions: 223 tokens each of
+two, 55 of eight). Nothing is cut in silence: each function says in a `Truncation` what fell away.
 
 An empty text gives `[CLS] q [SEP] [SEP]`, an empty query `[CLS] [SEP] d [SEP]`; both are scored like any
 other.
@@ -251,6 +252,71 @@ def duo(
     return inputs, _truncation(asked, texts, np.unique(pairs), budget)
 
 
+def listwise(
+    query: Sequence[int] | Array | Tokenised,
+    texts: Tokenised,
+    groups: Array,
+    special: Special,
+    *,
+    own: Array | None = None,
+    query_limit: int = 62,
+    total_limit: int = 512,
+    segment_types: int = 2,
+) -> tuple[Inputs, Truncation]:
+    """One input for each row of `groups`: the numbers of n `texts`, or of fewer and then -1. A text is cut
+    alike in a group that is not full, so that it is the same text in whichever it falls.
+
+    All texts are of segment 1, the second of the two that pretraining knows: a segment for each would begin
+    untrained, and would tell places apart which shall mean nothing.
+
+    >>> texts, groups = Tokenised.of([[8, 9], [5], [6]]), np.array([[2, 0], [1, -1]])
+    >>> inputs, truncation = listwise([7], texts, groups, Special(cls=1, sep=2))
+    >>> inputs.ids.tolist(), inputs.segments.tolist(), inputs.ends.tolist()
+    ([1, 7, 2, 6, 2, 8, 9, 2, 1, 7, 2, 5, 2], [0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 0, 1, 1], [0, 8, 13])
+    """
+    between, end = _separators(special)
+    count, opening = groups.shape[1], between[1:]
+    room = total_limit - 2 - count * len(between)
+    query_budget = _query_budget(query_limit, room, count)
+    budget = np.array((room - query_budget) // count)
+    asked = _asked(query, own, len(groups), query_budget)
+    parts: list[_Part] = [(0, [special.cls]), (0, _QUERY), (0, end)]
+    for place in range(count):
+        parts += [(min(place, 1), opening), (1, _TEXT), (1, end)]
+    there = groups >= 0
+    present = np.concatenate([np.ones((len(groups), 3), bool), np.repeat(there, 3, axis=1)], axis=1)
+    inputs = _assemble(parts, asked, texts, groups, budget, segment_types, present)
+    return inputs, _truncation(asked, texts, np.unique(groups[there]), budget)
+
+
+class TextSpans(NamedTuple):
+    """Where the texts of inputs for listwise are, input after input: a text's tokens and the separator that
+    ends it are `ids[starts[i] : starts[i] + counts[i]]`."""
+
+    starts: Array  # int64[texts]
+    counts: Array  # int64[texts]: at least 1
+    owners: Array  # int64[texts]: the number of the input that it is in
+    numbers: Array  # int64[texts]: which of its texts it is
+
+
+def text_spans(inputs: Inputs, special: Special) -> TextSpans:
+    """Where the texts of inputs for listwise are.
+
+    >>> texts, groups = Tokenised.of([[8, 9], [5], [6]]), np.array([[2, 0], [1, -1]])
+    >>> inputs, truncation = listwise([7], texts, groups, Special(cls=1, sep=2))
+    >>> [each.tolist() for each in text_spans(inputs, Special(cls=1, sep=2))]
+    [[3, 5, 11], [2, 3, 2], [0, 0, 1], [0, 1, 0]]
+    """
+    # no text holds one: what spells it out is tokenised as any other word
+    places = np.flatnonzero(inputs.ids == special.sep)
+    owners = np.searchsorted(inputs.ends, places, side="right") - 1
+    turns = np.arange(len(places)) - np.searchsorted(owners, owners)  # 0: the one that ends the query
+    a_text = 1 + special.double_separator
+    ending = np.flatnonzero((turns > 0) & (turns % a_text == 0))
+    starts = places[ending - 1] + 1
+    return TextSpans(starts, places[ending] + 1 - starts, owners[ending], turns[ending] // a_text - 1)
+
+
 def ablated(tensors: Mapping[str, Array], form: Form) -> dict[str, Array]:
     """The weights for a form that leaves out position or segment embeddings: with the table set to zero. A
     token's vector is the sum of its word, position and segment embeddings, so adding zeros is the same as not
@@ -300,14 +366,21 @@ def _query_budget(limit: int, room: int, texts: int) -> int:
             f"no room for {texts} texts and a query" if texts > 1 else "no room for a text and a query",
             remedy="raise the limit, or use a model with more positions",
         )
-    return min(limit, room // (texts + 1))
+    return min(limit, room // min(texts + 1, 4))
 
 
 def _assemble(
-    parts: Sequence[_Part], asked: _Asked, texts: Tokenised, groups: Array, budgets: Array, segment_types: int
+    parts: Sequence[_Part],
+    asked: _Asked,
+    texts: Tokenised,
+    groups: Array,
+    budgets: Array,
+    segment_types: int,
+    present: Array | None = None,
 ) -> Inputs:
-    """Every input is the same sequence of parts. All tokens lie in one array, the texts', the queries' and
-    then the fixed parts', so that the inputs are one gather from it."""
+    """Every input is the same sequence of parts, or has those that are `present` in its row. All tokens lie
+    in one array, the texts', the queries' and then the fixed parts', so that the inputs are one gather from
+    it."""
     place, column = len(texts.ids), 0
     own_starts, own_counts = asked.queries.ends[asked.own] + place, asked.counts[asked.own]
     sources, place = [texts.ids, asked.queries.ids], place + len(asked.queries.ids)
@@ -325,6 +398,8 @@ def _assemble(
             starts[:, number], counts[:, number] = place, len(tokens)
             sources.append(np.array(tokens, dtype=np.int32))
             place += len(tokens)
+    if present is not None:
+        counts *= present
     ids = np.concatenate(sources)[ranges(starts.ravel(), counts.ravel())]
     segments = np.array([segment for segment, _ in parts], dtype=np.uint8)
     if segment_types < 2:

@@ -214,6 +214,32 @@ def cached(cache: ScoreCache, keys: Sequence[bytes], score: Callable[[Array], Ar
     return scores
 
 
+def cached_rows(
+    cache: ScoreCache, keys: Sequence[bytes], width: int, score: Callable[[Array], Array]
+) -> Array:
+    """The same where each key has `width` scores, of which the cache has all or must be given all.
+
+    >>> cache, keys = ScoreCache(getfixture("tmp_path") / "scores.db"), [bytes(16), bytes(15) + b"1"]
+    >>> cached_rows(cache, keys[:1], 2, lambda missing: np.array([[2.5, 3.5]])).tolist()
+    [[2.5, 3.5]]
+    >>> cached_rows(cache, keys, 2, lambda missing: np.array([[0.5, 1.5]])).tolist()
+    [[2.5, 3.5], [0.5, 1.5]]
+    """
+    own = [[_place_key(key, place) for place in range(width)] for key in keys]
+    scores = cache.get([key for row in own for key in row]).reshape(len(keys), width)
+    missing = np.flatnonzero(np.isnan(scores).any(axis=1))
+    if len(missing):
+        new = score(missing)
+        cache.put([key for number in missing.tolist() for key in own[number]], new.ravel())
+        scores[missing] = new
+    return scores
+
+
+def _place_key(key: bytes, place: int) -> bytes:
+    head = key[:_HEAD_BYTES]  # so that they, too, lie beside the query's others
+    return head + bytes(xxhash.xxh3_128_digest(key + place.to_bytes(8, "little")))[: KEY_BYTES - _HEAD_BYTES]
+
+
 # -- on disk
 # ------------------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from tamis.rank.aggregate import (
 )
 from tamis.rank.cache import ScoreCache
 from tamis.rank.reranker import Reranker
-from tamis.ranking import Ranking, ScoreKind
+from tamis.ranking import Ranking
 
 K1 = 50  # the papers' k1: 2,450 inferences
 
@@ -101,13 +101,7 @@ class Duo(Reranker):
         return [self._settled(*each) for each in zip(rankings, pairs, found, strict=True)]
 
     def _settled(self, ranking: Ranking, pairs: np.ndarray, margins: np.ndarray) -> Ranking:
-        settled, count = min(self.k, len(ranking)), len(ranking)
+        settled = min(self.k, len(ranking))
         probabilities = probability(margins)
-        scores = aggregate(probabilities, pairs, settled, self.aggregate)
         best = order(probabilities, pairs, settled, self.aggregate)
-        below = np.arange(settled, count)
-        return ranking.reordered(
-            np.concatenate([best, below]),
-            np.concatenate([scores, -1.0 - np.arange(len(below))]),
-            ScoreKind.COMBINED,
-        )
+        return ranking.settled(best, aggregate(probabilities, pairs, settled, self.aggregate))

@@ -35,9 +35,14 @@ Feature = Named | Stage
 
 
 def columns(
-    rankings: Sequence[Ranking], features: Sequence[Feature], index: Index | None, how: Interpolation
+    rankings: Sequence[Ranking],
+    features: Sequence[Feature],
+    index: Index | None,
+    how: Interpolation,
+    stage: str = "ltr",
 ) -> list[list[Array]]:
-    """For each ranking the columns of the features, normalised within the query's list.
+    """For each ranking the columns of the features, normalised within the query's list. `stage` is the one
+    that an error speaks of.
 
     >>> from tamis.documents import Query
     >>> ranking = Ranking(Query("q", ""), ("a", "b"), np.array([7.0, 4.0]), ScoreKind.RETRIEVAL)
@@ -47,8 +52,8 @@ def columns(
     for ranking in rankings:
         if ranking.kind is ScoreKind.NONE:
             raise TamisError(
-                f"ltr has no candidates to order for query {ranking.query.id!r}",
-                remedy="put a stage that finds them before it, as in `bm25 % 1000 >> ltr(...)`",
+                f"{stage} has no candidates to order for query {ranking.query.id!r}",
+                remedy=f"put a stage that finds them before it, as in `bm25 % 1000 >> {stage}(...)`",
             )
     made: dict[Feature, Sequence[Array]] = {"score": [ranking.scores for ranking in rankings]}
     if index is not None and any(feature in LEXICAL for feature in features):

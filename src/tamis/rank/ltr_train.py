@@ -60,7 +60,7 @@ def train_ltr(
     """
     (parsed,) = parse_measures([measure])
     check_seed(seed)
-    built = _features(features, index, runtime)
+    built = built_features(features, index, runtime)
     lists = _lists(candidates, qrels, list(built.values()), index, normalise)
     objective = _objective(parsed, lists)
     weights, _ = coordinate_ascent(objective, len(built), seed=seed, restarts=restarts)
@@ -134,15 +134,21 @@ class _List:
     judgments: Mapping[str, int]
 
 
-def _features(names: Sequence[str], index: Index | None, runtime: Runtime | None) -> dict[str, Feature]:
-    """By the name that each has in an expression."""
+def built_features(
+    names: Sequence[str], index: Index | None, runtime: Runtime | None, stage: str = "ltr"
+) -> dict[str, Feature]:
+    """The features by the names that they have in an expression, ready to be asked.
+
+    >>> list(built_features(["score", "normalise(how=z)"], None, None))
+    ['score', 'normalise(how=z)']
+    """
     from tamis.stages import build
 
     found: dict[str, Feature] = {}
     for name in names:
         named = next((each for each in NAMED if each == name), None)
         if named in LEXICAL and index is None:
-            raise InputError(f"{name} of ltr needs an index", remedy="give `index`")
+            raise InputError(f"{name} of {stage} needs an index", remedy="give `index`")
         feature: Feature = named or build(name, index, runtime)
         if isinstance(feature, Stage):
             feature.prepare()
@@ -151,8 +157,23 @@ def _features(names: Sequence[str], index: Index | None, runtime: Runtime | None
             raise InputError(f"the feature {key} comes twice", remedy="give each once")
         found[key] = feature
     if not found:
-        raise InputError("ltr without a feature", remedy="give some, such as score and idf")
+        raise InputError(f"{stage} without a feature", remedy="give some, such as score and idf")
     return found
+
+
+def trainable(candidates: Mapping[str, Ranking], qrels: Qrels) -> list[str]:
+    """The queries to learn from: one without a relevant document counts nowhere.
+
+    >>> from tamis.documents import Query
+    >>> trainable({"q1": Ranking(Query("q1", "")), "q2": Ranking(Query("q2", ""))}, {"q2": {"d": 1}})
+    ['q2']
+    """
+    judged = [qid for qid in candidates if any(grade > 0 for grade in qrels.get(qid, {}).values())]
+    if not judged:
+        raise InputError(
+            "no query with candidates has a relevant document", remedy="check that their query ids are alike"
+        )
+    return judged
 
 
 def _lists(
@@ -162,12 +183,7 @@ def _lists(
     index: Index | None,
     normalise: Interpolation,
 ) -> list[_List]:
-    # a query without a relevant document counts nowhere
-    judged = [qid for qid in candidates if any(grade > 0 for grade in qrels.get(qid, {}).values())]
-    if not judged:
-        raise InputError(
-            "no query with candidates has a relevant document", remedy="check that their query ids are alike"
-        )
+    judged = trainable(candidates, qrels)
     rankings = [candidates[qid] for qid in judged]
     lists: list[_List] = []
     for qid, ranking, found in zip(

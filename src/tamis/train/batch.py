@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +17,17 @@ from tamis.rank.aggregate import opponents
 from tamis.train.recipe import Limits
 from tamis.train.sets import Group, TrainingSet, ends_of
 
-QUERY_LIMIT = {"mono": 64, "duo": 62}  # the stages' own
+QUERY_LIMIT = {"mono": 64, "duo": 62, "listwise": 62}  # the stages' own
+
+
+class Portion(NamedTuple):
+    """How much the means over a part of a step count, beside the part's share of the groups: more where its
+    groups have more than others of what is averaged. All are 1 where groups are alike or nothing is split."""
+
+    texts: float = 1.0
+    couples: float = 1.0  # of a relevant text and one that is not
+    answered: float = 1.0  # groups that have a relevant text
+    several: float = 1.0  # groups of two texts or more
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +45,7 @@ class RankingBatch:
     teacher: Array | None  # float32[inputs]
     weights: Array  # float32[groups]
     pairs: Array | None = field(default=None, kw_only=True)  # int64[inputs, 2]
+    portion: Portion = field(default=Portion(), kw_only=True)
 
     @property
     def input_ends(self) -> Array:
@@ -89,17 +101,50 @@ def ranking_batch(
             total_limit=total,
             segment_types=config.segments,
         )
-    labels = np.concatenate([group.labels for group in groups]).astype(np.float32)
-    taught = [group.teacher for group in groups if group.teacher is not None]
-    teacher = np.concatenate(taught).astype(np.float32) if len(taught) == len(groups) else None
+    labels, teacher, weights = targets(groups)
     if pairs and not lists:
         first, second = labels[0::2], labels[1::2]
         labels = np.where(first == second, 0.5, first > second).astype(np.float32)
         teacher = None if teacher is None else teacher[0::2] - teacher[1::2]
-    weights = np.array([group.weight for group in groups], np.float32)
     if lists:
         return RankingBatch(inputs, ends_of(sizes), labels, teacher, weights, pairs=paired)
     return RankingBatch(inputs, ends_of(counts), labels, teacher, weights)
+
+
+def targets(groups: Sequence[Group]) -> tuple[Array, Array | None, Array]:
+    """The labels of groups' documents, laid end to end; their teacher's scores, if all groups have them; and
+    the weight of each group.
+
+    >>> group = Group(0, np.array([4, 7]), np.array([1.0, 0.0]))
+    >>> [None if each is None else each.tolist() for each in targets([group, group])]
+    [[1.0, 0.0, 1.0, 0.0], None, [1.0, 1.0]]
+    """
+    labels = np.concatenate([group.labels for group in groups]).astype(np.float32)
+    taught = [group.teacher for group in groups if group.teacher is not None]
+    teacher = np.concatenate(taught).astype(np.float32) if len(taught) == len(groups) else None
+    return labels, teacher, np.array([group.weight for group in groups], np.float32)
+
+
+def portion(some: Sequence[Group], every: Sequence[Group]) -> Portion:
+    """What some groups of a step are among every group of it, so that a step that is split learns what it
+    would learn whole.
+
+    >>> pair = Group(0, np.array([4, 7]), np.array([1.0, 0.0]))
+    >>> four = Group(1, np.array([1, 2, 3, 4]), np.zeros(4))
+    >>> portion([pair], [pair, four]), portion([four], [pair, four]).texts
+    (Portion(texts=0.6666666666666666, couples=2.0, answered=2.0, several=1.0), 1.3333333333333333)
+    """
+    own, whole = _counts(some), _counts(every)
+    rates = own * len(every) / np.maximum(whole * len(some), 1)
+    return Portion(*np.where(whole > 0, rates, 1.0).tolist())
+
+
+def _counts(groups: Sequence[Group]) -> Array:
+    """How much of each of what a portion is of."""
+    sizes = np.array([len(group.labels) for group in groups])
+    relevant = np.array([np.count_nonzero(group.labels > 0) for group in groups])
+    couples = relevant * (sizes - relevant)
+    return np.array([sizes.sum(), couples.sum(), np.count_nonzero(relevant), np.count_nonzero(sizes > 1)])
 
 
 def all_pairs(sizes: Array) -> Array:

@@ -77,12 +77,17 @@ def training_set(
     if others and not skip:
         raise InputError(
             f"the qrels judge documents for queries that are not given: {others}",
-            remedy="give all queries, or skip=True to leave out those judgments",
+            remedy="give all queries, or skip those judgments (`skip`)",
         )
     taught = teacher is not None
     wanted = [query for query in asked.values() if taught or _has_positive(qrels, query, relevant)]
     if not wanted:
         raise _no_positives(relevant)
+    for given, what in ((run, "run"), (teacher, "teacher's run")):
+        if isinstance(given, Run) and not any(query.id in given for query in wanted):
+            raise InputError(
+                f"the {what} answers none of the queries", remedy="check that their query ids are alike"
+            )
     source = _source(documents, run, teacher, depth)
     lists = _Lists(source is not None, taught)
     for rankings in _batches(wanted, source):
@@ -93,7 +98,7 @@ def training_set(
     if lists.unscored and not skip:
         raise InputError(
             f"the teacher has no score for some candidates: {lists.unscored}",
-            remedy="let it score them all, or skip=True to leave those out",
+            remedy="let it score them all, or skip those (`skip`)",
         )
     places: dict[str, int] = {}
     texts = _texts(documents, lists, places, tokenizer, limit, skip)
@@ -390,5 +395,5 @@ def _check_known(missing: Collection[str], skip: bool) -> None:
     if missing and not skip:
         raise InputError(
             f"the corpus has no text for some documents of the qrels or the run: {_Few(sorted(missing))}",
-            remedy="give the whole corpus, or skip=True to leave those out",
+            remedy="give the whole corpus, or skip those (`skip`)",
         )

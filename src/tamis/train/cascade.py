@@ -48,11 +48,12 @@ def train_by_recipe(
     watch = watch or Watch()
     require_new(Path(out), resume)
     start = open_start(recipe)
+    dev = _open_dev(recipe, start)  # a mistake in it is found before the reading
     examples = read_examples(recipe, open_tokenizer(start.start), watch)
     steps = total_steps(in_steps(recipe, examples.stream.epoch).optimiser)
     with watch.training("Training", steps, recipe.dev.measure if recipe.dev else "") as progress:
         return train_cascade(
-            recipe, examples, out, start=start, device=device, resume=resume, progress=progress
+            recipe, examples, out, start=start, dev=dev, device=device, resume=resume, progress=progress
         )
 
 
@@ -70,9 +71,7 @@ def train_cascade(
     """Train a model with exits on examples and leave it in `out`: see `fit`. `start` and `dev` are what the
     recipe says they are (`open_start`, `open_dev`) where they are not given."""
     start = start or open_start(recipe)
-    if dev is None and recipe.dev is not None:
-        tokenizer = open_tokenizer(start.start)
-        dev = open_dev(recipe.dev, tokenizer, start.start.config, recipe.limits, pairs=False)
+    dev = dev or _open_dev(recipe, start)
     plan = in_steps(recipe, examples.stream.epoch)
     task = CascadeTask(plan, start, examples, dev, own_device(device))
     every = None if dev is None else recipe.dev.every if recipe.dev else recipe.run.checkpoint_every
@@ -84,6 +83,13 @@ def open_start(recipe: CascadeRecipe) -> ExitCheckpoint:
     seed, plan = recipe.run.seed, recipe.cascade
     start = load_start(recipe.model, seed)
     return begin_exits(start, exit_layers(start.config.layers, plan.first, plan.step), plan.heads, seed)
+
+
+def _open_dev(recipe: CascadeRecipe, start: ExitCheckpoint) -> DevRun | None:
+    if recipe.dev is None:
+        return None
+    model = start.start
+    return open_dev(recipe.dev, open_tokenizer(model), model.config, recipe.limits, pairs=False)
 
 
 def drawn_exit(seed: int, step: int, exits: int) -> int:

@@ -60,12 +60,7 @@ def _reranked(ranking: Ranking, margins: Array, pairs: Array | None) -> Ranking:
     if pairs is None:
         return ranking.rescored(margins, ScoreKind.LOGIT)
     settled, p = min(len(ranking), K1), probability(margins)
-    below = np.arange(settled, len(ranking))
-    return ranking.reordered(
-        np.concatenate([order(p, pairs, settled, "sum"), below]),
-        np.concatenate([aggregate(p, pairs, settled, "sum"), -1.0 - np.arange(len(below))]),
-        ScoreKind.COMBINED,
-    )
+    return ranking.settled(order(p, pairs, settled, "sum"), aggregate(p, pairs, settled, "sum"))
 
 
 def open_dev(dev: Dev, tokenizer: Tokenizer, config: EncoderConfig, limits: Limits, *, pairs: bool) -> DevRun:
@@ -81,6 +76,12 @@ def open_dev(dev: Dev, tokenizer: Tokenizer, config: EncoderConfig, limits: Limi
         raise InputError(
             f"{dev.run} answers none of the judged queries of {dev.queries}",
             remedy="check that their query ids are alike",
+        )
+    if not any(grade > 0 for grades in qrels.values() for grade in grades.values()):
+        raise InputError(
+            f"no document is relevant to a query of {dev.queries}",
+            remedy="give a dev run queries with relevant documents",
+            path=dev.qrels,
         )
     texts = texts_of_candidates(judged, dev.corpus, dev.run)
     rankings = [Ranking(each.query, each.ids, each.scores, each.kind, texts) for each in judged if len(each)]

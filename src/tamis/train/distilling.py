@@ -27,7 +27,7 @@ from tamis.train.distill import CorpusDistillation, Distiller, Projections, Weig
 from tamis.train.distill_recipe import LM, DistillRecipe, Ranker, Terms
 from tamis.train.fit import Part, Result, fit, total_steps
 from tamis.train.loop import Ranker as RankingModel
-from tamis.train.loop import RankingTask
+from tamis.train.loop import RankingTask, check_segments
 from tamis.train.masked import read_vocabulary
 from tamis.train.objective import padded
 from tamis.train.pretraining import load_or_draw, read, with_dropout
@@ -37,7 +37,7 @@ from tamis.train.recipe import Loss, Model, Recipe, in_pairs, in_steps
 from tamis.train.sources import Examples as RankingExamples
 from tamis.train.sources import read_examples
 from tamis.train.start import load_start
-from tamis.train.state import has_state, require_new
+from tamis.train.state import LAST, has_state, require_new
 from tamis.train.watch import Watch
 
 BEFORE = "lm"  # the folder of the first phase of two
@@ -54,8 +54,9 @@ def distill(
     """Make a student by a recipe and leave it in `out`: see `fit`."""
     out, watch = Path(out), watch or Watch()
     before = out / BEFORE
-    for folder in (out, before):
-        require_new(folder, resume)
+    require_new(out, resume)
+    if not has_state(out):  # else the first phase is over, and its model is all that is needed of it
+        require_new(before, resume)
     device = own_device(device)
     # among several processes the device has been chosen, or is the processor
     with Processes(torch.device("cpu" if device == "auto" else device)) as processes:
@@ -63,12 +64,12 @@ def distill(
             assert recipe.lm is not None
             return _learn_language(recipe.lm, load_student(recipe), out, device, resume, watch)
         over = recipe.lm is not None and has_state(out)  # the first phase: its corpus is not read again
-        start = load_checkpoint(before / "last") if over else load_student(recipe)
+        start = load_checkpoint(before / LAST) if over else load_student(recipe)
         lesson = _lesson(recipe.ranker, start, watch)
         if recipe.lm is not None and not over:
             _learn_language(recipe.lm, start, before, device, resume, watch)
             processes.meet()  # the first has written what all go on with
-            start = load_checkpoint(before / "last")
+            start = load_checkpoint(before / LAST)
         task = _ranker_task(recipe, lesson, start, device)
         plan, dev = lesson.plan, lesson.plan.dev
         steps, every = total_steps(plan.optimiser), dev.every if dev else None
@@ -208,6 +209,7 @@ def _lesson(phase: Ranker, start: Checkpoint, watch: Watch) -> _Lesson:
     """Read and check all that a ranker's phase needs, before hours are spent on the phase before it."""
     tokenizer, plan, teacher = open_tokenizer(start), phase.recipe(), None
     pairs = in_pairs(plan)
+    check_segments(start, plan)
     if phase.teacher is not None:
         teacher = load_ranker(phase.teacher, phase.revision)
         _check_reads(teacher, start, tokenizer, pairs=pairs)

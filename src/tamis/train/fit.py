@@ -29,7 +29,7 @@ from tamis.errors import TamisError
 from tamis.files import storage_errors
 from tamis.train.processes import Processes
 from tamis.train.recipe import Optimiser, Run
-from tamis.train.state import Log, State, load_state, require_new, save_state
+from tamis.train.state import BEST, LAST, Log, State, clear_remains, load_state, require_new, save_state
 
 Progress = Callable[[Mapping[str, Any]], object]
 _AHEAD = 2  # steps whose batches are made while the device works
@@ -235,6 +235,8 @@ class _Fitting:
     def run_through(self) -> Result:
         started, loss = time.perf_counter(), None
         first = self.processes.first
+        if first:
+            clear_remains(self.out)
         log = Log(self.out, self.step or -1) if first else None  # a run from the start keeps no line
         if first and self.every and not self.step and self.best is None:
             self.report(log, {"step": 0, "dev": self.evaluate()})
@@ -267,8 +269,8 @@ class _Fitting:
             if stopped:
                 break
         if first:
-            self.task.save(self.out / "last")
-        model = self.out / ("last" if self.best is None else "best")
+            self.task.save(self.out / LAST)
+        model = self.out / (LAST if self.best is None else BEST)
         seconds = time.perf_counter() - started
         return Result(model, self.step, loss, self.best, self.best_step, seconds, stopped)
 
@@ -288,7 +290,7 @@ class _Fitting:
             return
         raise TamisError(  # outside the handler, whose exception keeps the failed batch alive
             f"{max(part.pairs for part in parts):,} inputs at once do not fit into {self.task.device}",
-            remedy="give [run] tokens (or fewer), by which batches are split",
+            remedy="give [run] tokens (or fewer), by which batches are split, and --resume",
         )
 
     def advance(self, parts: Sequence[Part]) -> None:
@@ -333,7 +335,7 @@ class _Fitting:
         value = self.task.evaluate()
         self.module.train()
         if self.best is None or value > self.best:
-            self.task.save(self.out / "best")
+            self.task.save(self.out / BEST)
             self.best, self.best_step = value, self.step
         return value
 

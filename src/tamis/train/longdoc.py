@@ -54,10 +54,14 @@ def train_by_recipe(
     watch = watch or Watch()
     require_new(Path(out), resume)
     start = open_start(recipe.model, recipe.longdoc, recipe.run.seed)
+    # a mistake in it is found before hours of reading
+    dev = None if recipe.dev is None else open_long_dev(recipe.dev, start)
     examples = read_examples(recipe.with_long_texts(), start.tokenizer, watch)
     steps = total_steps(in_steps(recipe, examples.stream.epoch).optimiser)
     with watch.training("Training", steps, recipe.dev.measure if recipe.dev else "") as progress:
-        return train_long(recipe, examples, out, start=start, device=device, resume=resume, progress=progress)
+        return train_long(
+            recipe, examples, out, start=start, dev=dev, device=device, resume=resume, progress=progress
+        )
 
 
 def train_long(

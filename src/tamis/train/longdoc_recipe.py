@@ -46,7 +46,8 @@ class LongRecipe(Recipe):
 
     def with_long_texts(self) -> LongRecipe:
         """The recipe whose data are read as far as the model reads."""
-        data = tuple(replace(each, text_limit=self.longdoc.tokens) for each in self.data)
+        limit = self.longdoc.tokens
+        data = tuple(each if each.set else replace(each, text_limit=limit) for each in self.data)
         return replace(self, data=data)
 
 

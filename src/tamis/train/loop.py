@@ -17,14 +17,14 @@ from torch import Tensor, nn
 
 from tamis.columns import Array
 from tamis.errors import InputError
-from tamis.infer.engine import batches
 from tamis.infer.torch_backend import TorchBackend
 from tamis.models.checkpoint import Checkpoint, save_checkpoint
 from tamis.models.encoder import Encoder
 from tamis.models.exit_encoder import Exit
+from tamis.models.states import padded_together
 from tamis.models.templates import ABLATED, Inputs
 from tamis.models.tokenizer import open_tokenizer
-from tamis.train.batch import RankingBatch, ranking_batch
+from tamis.train.batch import RankingBatch, portion, ranking_batch
 from tamis.train.dev import DevRun, open_dev
 from tamis.train.fit import Part, Progress, Result, fit, learning_rate, total_steps
 from tamis.train.objective import margins, padded
@@ -39,10 +39,8 @@ from tamis.train.watch import Watch
 
 __all__ = ["Ranker", "RankingTask", "Result", "learning_rate", "train", "train_by_recipe"]
 
-#: Tokens that are padded together: few, so that long inputs do not fill up short ones, and enough to keep a
-#: device busy.
-_RECTANGLES = {"cuda": 1 << 15, "mps": 1 << 14, "cpu": 1 << 12}
 _NAMED = 8  # how many ids an error names
+_SEGMENTS = 3  # of an input with two texts
 
 
 def train_by_recipe(
@@ -57,11 +55,14 @@ def train_by_recipe(
     here: see `tamis.train.folds`."""
     watch = watch or Watch()
     require_new(Path(out), resume)
-    start = load_start(recipe.model, recipe.run.seed, forms=not in_pairs(recipe))
+    start = open_start(recipe)
+    dev = _open_dev(recipe, start)  # a mistake in it is found before hours of reading
     examples = read_examples(recipe, open_tokenizer(start), watch)
     steps = total_steps(in_steps(recipe, examples.stream.epoch).optimiser)
     with watch.training("Training", steps, recipe.dev.measure if recipe.dev else "") as progress:
-        return train(recipe, examples, out, start=start, device=device, resume=resume, progress=progress)
+        return train(
+            recipe, examples, out, start=start, dev=dev, device=device, resume=resume, progress=progress
+        )
 
 
 def train(
@@ -76,18 +77,40 @@ def train(
     progress: Progress | None = None,
 ) -> Result:
     """Train a ranker on examples and leave it in `out`: see `fit`. `start` and `dev` are what the recipe says
-    they are (`load_start`, `open_dev`) where they are not given. A recipe that counts in epochs counts the
+    they are (`open_start`, `open_dev`) where they are not given. A recipe that counts in epochs counts the
     examples' own."""
-    start = start or load_start(recipe.model, recipe.run.seed, forms=not in_pairs(recipe))
-    if dev is None and recipe.dev is not None:
-        pairs = in_pairs(recipe)
-        dev = open_dev(recipe.dev, open_tokenizer(start), start.config, recipe.limits, pairs=pairs)
+    start = start or open_start(recipe)
+    dev = dev or _open_dev(recipe, start)
     recipe = in_steps(recipe, examples.stream.epoch)
     task = RankingTask(recipe, start, examples, dev, own_device(device))
     every = None if dev is None else recipe.dev.every if recipe.dev else recipe.run.checkpoint_every
     return fit(
         task, recipe.optimiser, recipe.run, out, evaluate_every=every, resume=resume, progress=progress
     )
+
+
+def open_start(recipe: Recipe) -> Checkpoint:
+    """The checkpoint that a recipe starts from, which can read what the recipe makes."""
+    start = load_start(recipe.model, recipe.run.seed, forms=not in_pairs(recipe))
+    check_segments(start, recipe)
+    return start
+
+
+def check_segments(start: Checkpoint, recipe: Recipe) -> None:
+    """Before anything is read: that a model of two texts an input can tell them apart."""
+    if in_pairs(recipe) and start.config.segments < _SEGMENTS:
+        kind, found = recipe.examples.kind, start.config.segments
+        raise InputError(
+            f"{kind} examples have {_SEGMENTS} segments, and {start.folder} knows {found}",
+            remedy="add third_segment = true to [model], or in distillation to [student]",
+        )
+
+
+def _open_dev(recipe: Recipe, start: Checkpoint) -> DevRun | None:
+    if recipe.dev is None:
+        return None
+    tokenizer, pairs = open_tokenizer(start), in_pairs(recipe)
+    return open_dev(recipe.dev, tokenizer, start.config, recipe.limits, pairs=pairs)
 
 
 class Ranker(nn.Module):
@@ -109,15 +132,15 @@ def margins_of(encoder: Encoder | Exit, inputs: Inputs, *, packed: bool) -> Tens
     """What an encoder, or one as far as an exit, makes of inputs: one number each."""
     device = encoder.embeddings.word.device
     if packed:
-        ids, segments, ends = _on_device(inputs, device)
+        ids, segments, ends = on_device(inputs, device)
         return margins(encoder.packed(ids, segments, ends, int(inputs.lengths.max())))
-    together = batches(inputs.lengths, _RECTANGLES[device.type], "padded")
+    together = padded_together(inputs, device)
     found = [margins(encoder.padded(*padded(inputs.take(some), device))) for some in together]
     places = np.argsort(np.concatenate(together))
     return torch.cat(found)[torch.from_numpy(places).to(device)]
 
 
-def _on_device(inputs: Inputs, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+def on_device(inputs: Inputs, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """All of a batch's numbers in one copy, from memory that the device reads itself."""
     tokens = len(inputs.ids)
     host = torch.empty(2 * tokens + len(inputs.ends), dtype=torch.int32, pin_memory=device.type == "cuda")
@@ -160,16 +183,19 @@ class RankingTask:
         """This process's share of the step's groups, cut where the device cannot take them at once."""
         found: list[Part] = []
         per_step = self.recipe.optimiser.accumulate
-        for number in range(step * per_step, (step + 1) * per_step):
-            data, groups = self.examples.stream.batch(number)
+        numbers = range(step * per_step, (step + 1) * per_step)
+        drawn = [self.examples.stream.batch(number) for number in numbers]
+        every = [group for _, groups in drawn for group in groups]
+        for data, groups in drawn:
             own = [groups[place] for place in own_places(len(groups), rank, world)]
             batch = self.batch(data, own)
             for some in split_groups(np.diff(batch.inputs.ends[batch.input_ends]), self.recipe.run.tokens):
-                here = batch if len(some) == len(own) else self.batch(data, [own[i] for i in some])
+                kept = [own[i] for i in some]
+                here = batch if len(some) == len(own) else self.batch(data, kept)
+                here = replace(here, portion=portion(kept, every))
                 # of the mean over all processes, which is what gradients become
-                share = len(some) * world / len(groups) / per_step
-                names = Names(data, [own[i] for i in some])
-                found.append(Part(here, len(here.inputs), share, names))
+                share = len(some) * world / len(every)
+                found.append(Part(here, len(here.inputs), share, Names(data, kept)))
         return found
 
     def batch(self, data: TrainingSet, groups: Sequence[Group]) -> RankingBatch:
@@ -190,7 +216,8 @@ class RankingTask:
 
 
 def identity(recipe: Recipe, start: str, examples: Examples) -> str:
-    """What a run must have in common with the one that it resumes: the recipe, the start and the data."""
+    """What a run must have in common with the one that it resumes: the recipe (as its `repr` has it: see
+    `Run`), the start and the data."""
     return str(xxhash.xxh3_128_hexdigest(f"{recipe} {start} {examples.fingerprint}".encode()))
 
 

@@ -209,6 +209,31 @@ def softmax(scores: Tensor, labels: Tensor, ends: Tensor, weights: Tensor | None
     return _mean(torch.where(has_positive, whole - positive, 0.0), weights, counted=has_positive)
 
 
+def listwise(scores: Tensor, labels: Tensor, ends: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Cross-entropy of the softmax over each group (Eqs. 37 and 38; Ai et al. 2019):
+
+        L = - sum of w_i y_i log p_i,    p_i = exp(t_i) / sum over the group of exp(t_j)
+
+    y_i is the label, a grade if need be, and w_i a weight of its text (1): where labels are clicks, the
+    inverse of the propensity to look at its place. Unlike `softmax`, each of several positives is wanted on
+    top; with one positive the two are the same. A group without a positive does not count.
+
+    >>> scores, ends = torch.tensor([0.0, 0.0, 5.0]), torch.tensor([0, 2, 3])
+    >>> round(listwise(scores, torch.tensor([1.0, 1.0, 0.0]), ends).item(), 4)  # 2 log 2
+    1.3863
+    """
+    logits = _exact(scores)
+    _same_size(logits, labels, "scores", "labels")
+    groups = _groups(logits, ends)
+    relevance = labels.to(logits.dtype)
+    has_positive = _sums(relevance, groups) > 0
+    if weights is not None:
+        _same_size(logits, weights, "scores", "weights")
+        relevance = relevance * weights.to(logits.dtype)
+    surprise = _log_sums(logits, groups)[groups.members] - logits  # -log p_i
+    return _mean(_sums(relevance * surprise, groups), None, counted=has_positive)
+
+
 def kl(
     student: Tensor,
     teacher: Tensor,

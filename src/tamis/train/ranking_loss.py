@@ -42,19 +42,28 @@ def ranking_loss(margins: Tensor, batch: RankingBatch, loss: Loss) -> Tensor:
         target = labels
         if teacher is not None and loss.alpha < 1:
             target = loss.alpha * labels + (1 - loss.alpha) * torch.sigmoid(teacher / loss.temperature)
-        return losses.pointwise(margins, target, each)
+        return batch.portion.texts * losses.pointwise(margins, target, each)
     if loss.name == "logit_mse_ce":
         taught = torch.zeros_like(margins) if teacher is None else teacher
-        return losses.logit_mse_ce(margins, taught, labels, loss.alpha, each)
+        return batch.portion.texts * losses.logit_mse_ce(margins, taught, labels, loss.alpha, each)
     if loss.name == "hinge":
         scores = torch.sigmoid(margins) if loss.probabilities else margins
         better, worse = map(there, couples(batch.labels, batch.ends))
-        return losses.hinge(scores[better], scores[worse], loss.margin, each[better])
+        if not len(better):  # queries of which only a teacher has said anything
+            return 0.0 * margins.sum()
+        found = losses.hinge(scores[better], scores[worse], loss.margin, each[better])
+        return batch.portion.couples * found
     if loss.name == "softmax":
-        return losses.softmax(margins, labels, ends, weights)
+        return batch.portion.answered * losses.softmax(margins, labels, ends, weights)
+    if loss.name == "listwise":
+        return batch.portion.answered * losses.listwise(margins, labels, ends, each)
     assert teacher is not None
     if loss.name == "margin_mse":
-        learned = losses.margin_mse(margins, teacher, ends=ends, weights=weights)
+        found = losses.margin_mse(margins, teacher, ends=ends, weights=weights)
+        learned = batch.portion.several * found
     else:
         learned = losses.kl(margins, teacher, ends, loss.temperature, weights)
-    return learned + loss.labels * losses.softmax(margins, labels, ends, weights) if loss.labels else learned
+    if not loss.labels:
+        return learned
+    labelled = batch.portion.answered * losses.softmax(margins, labels, ends, weights)
+    return learned + loss.labels * labelled

@@ -66,7 +66,7 @@ __all__ = [
 #: relevant text and another; teacher_pairs: of two that a teacher scores differently; duo_lists: grouped, all
 #: ordered pairs of a group
 Kind = Literal["balanced", "grouped", "duo", "teacher_pairs", "duo_lists"]
-LossName = Literal["pointwise", "duo", "hinge", "softmax", "margin_mse", "logit_mse_ce", "kl"]
+LossName = Literal["pointwise", "duo", "hinge", "softmax", "listwise", "margin_mse", "logit_mse_ce", "kl"]
 Curriculum = Literal["rank", "score"]
 
 
@@ -129,6 +129,13 @@ class Data:
             raise InputError(
                 "[[data]] has a set with field or only, and its queries are tokens already",
                 remedy="leave them out, or give the files that the set was made of",
+            )
+        bare = {"corpus": (), "qrels": None, "run": None, "teacher": None, "skip": False, "text_limit": 512}
+        given = [name for name, default in bare.items() if getattr(self, name) != default]
+        if self.set is not None and given:
+            raise InputError(
+                f"[[data]] has a set with {given[0]}, and a set is made already",
+                remedy="leave it out, or give the files that the set was made of",
             )
 
     def _check_triples(self) -> None:
@@ -203,7 +210,9 @@ class Loss:
     @property
     def labelled(self) -> bool:
         """Whether it needs labels."""
-        return self.labels > 0 if self.name in ("kl", "margin_mse") else self.alpha > 0
+        if self.name in ("kl", "margin_mse"):
+            return self.labels > 0
+        return self.name not in _SHARED or self.alpha > 0
 
 
 _SHARED = ("pointwise", "duo", "logit_mse_ce")  # between labels and a teacher
@@ -239,20 +248,15 @@ class Optimiser:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """How the work is done."""
+    """How the work is done. A run may be resumed with other values of what is not in its `repr`: they do not
+    change what a batch teaches."""
 
     seed: Whole = 0
-    batch: Count = (
-        32  # texts (balanced), ordered pairs (duo) or queries (grouped, duo_lists) of a batch, on all devices
-    )
-    tokens: Count | None = (
-        None  # that go through the model at once: a batch with more is split, no matter how
-    )
-    precision: Literal["auto", "fp32", "bf16"] = (
-        "auto"  # auto: bf16 on CUDA; the weights are fp32 in any case
-    )
-    log_every: Count = 10
-    checkpoint_every: Count = 1000
+    batch: Count = 32  # texts (balanced), ordered pairs (duo) or queries (grouped, duo_lists), on all devices
+    tokens: Count | None = field(default=None, repr=False)  # at once in the model: larger batches are split
+    precision: Literal["auto", "fp32", "bf16"] = "auto"  # bf16 on CUDA; the weights are fp32 in any case
+    log_every: Count = field(default=10, repr=False)
+    checkpoint_every: Count = field(default=1000, repr=False)
     patience: Count | None = None  # after so many dev runs without a better one it stops; None: never
 
     def __post_init__(self) -> None:
@@ -307,7 +311,7 @@ class Folds:
 class Limits:
     """Tokens of an input, as the stages have them."""
 
-    query: Count | None = None  # 64, for duo 62
+    query: Count | None = None  # 64, for duo and listwise 62
     total: Count = 512
 
     def __post_init__(self) -> None:
@@ -430,7 +434,7 @@ def _check_loss(recipe: Recipe) -> None:
         if (recipe.loss.labelled and kind != "teacher_pairs") and data.qrels is None:
             raise InputError(
                 f"the loss {name} learns from labels, and {data.name} has no qrels",
-                remedy="give them, or learn from a teacher alone (kl, or alpha = 0)",
+                remedy="give them, or learn from a teacher alone (kl, or logit_mse_ce with alpha = 0)",
             )
         if (recipe.loss.taught or kind == "teacher_pairs") and data.teacher is None:
             raise InputError(
@@ -445,6 +449,7 @@ KINDS: Mapping[LossName, tuple[Kind, ...]] = {
     "duo": ("duo", "teacher_pairs"),
     "hinge": ("balanced", "grouped"),
     "softmax": ("grouped", "duo_lists"),
+    "listwise": ("grouped", "duo_lists"),
     "margin_mse": ("grouped", "duo_lists"),
     "logit_mse_ce": ("balanced", "grouped", "duo", "teacher_pairs"),
     "kl": ("grouped", "duo_lists"),

@@ -9,6 +9,7 @@ import numpy as np
 import xxhash
 
 from tamis.columns import Array
+from tamis.errors import InputError
 from tamis.models.checkpoint import CONFIG, TOKENIZER, Checkpoint
 from tamis.models.config import parse_config, read_raw_config
 from tamis.models.names import Shape, shapes
@@ -46,6 +47,13 @@ def from_scratch(
     names = _DISTILBERT_SIZES if raw.get("model_type") == "distilbert" else _SIZES
     given = {"layers": layers, "hidden": hidden, "heads": heads, "feed_forward": feed_forward}
     raw |= {names[size]: value for size, value in given.items() if value is not None}
+    if hidden is not None or heads is not None:
+        width, count = raw.get(names["hidden"]), raw.get(names["heads"])
+        if isinstance(width, int) and isinstance(count, int) and width % count:
+            raise InputError(
+                f"a hidden size of {width} does not divide into {count} heads",
+                remedy="give hidden and heads that go together",
+            )
     config = parse_config(raw, folder / CONFIG, labels=labels)
     described = f"{config} {seed} {read_raw_config(folder / TOKENIZER)}"
     readers = {

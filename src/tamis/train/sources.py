@@ -81,7 +81,7 @@ def _opened(
     if data.sample is None:
         stream = _stream(found, recipe.examples, recipe)
     else:
-        _check_taught(found, recipe)
+        _check_set(found, recipe)
         groups = sample(found, data.sample, recipe.run.seed, _negatives(recipe.examples))
         stream = fixed(found, groups, _pairs_a_batch(recipe), recipe.run.seed)
         stream = both_ways(stream) if recipe.examples.kind == "duo" else stream
@@ -128,19 +128,24 @@ def open_set(
         wanted = frozenset(data.only)
         queries = [query for query in queries if query.id in wanted]
         qrels = {qid: judged for qid, judged in qrels.items() if qid in wanted}
-    return examples.training_set(
-        queries,
-        qrels,
-        _documents(data),
-        tokenizer,
-        None if data.run is None else Run.read(data.run, queries=queries),
-        None if data.teacher is None else Run.read(data.teacher, queries=queries),
-        relevant=drawn.relevant,
-        limit=data.text_limit,
-        depth=drawn.last or 1000,
-        skip=data.skip,
-        progress=progress,
-    )
+    try:
+        return examples.training_set(
+            queries,
+            qrels,
+            _documents(data),
+            tokenizer,
+            None if data.run is None else Run.read(data.run, queries=queries),
+            None if data.teacher is None else Run.read(data.teacher, queries=queries),
+            relevant=drawn.relevant,
+            limit=data.text_limit,
+            depth=drawn.last or 1000,
+            skip=data.skip,
+            progress=progress,
+        )
+    except InputError as error:
+        if error.path is not None:
+            raise
+        raise InputError(error.problem, remedy=error.remedy, path=data.name) from None  # there may be others
 
 
 def _documents(data: Data) -> Index | Iterable[Document]:
@@ -152,7 +157,7 @@ def _documents(data: Data) -> Index | Iterable[Document]:
 def _stream(data: TrainingSet, drawn: Drawn, recipe: Recipe) -> Stream:
     negatives = _negatives(drawn)
     seed, size = recipe.run.seed, recipe.run.batch
-    _check_taught(data, recipe)
+    _check_set(data, recipe)
     if drawn.kind == "balanced":
         return examples.balanced(data, size, seed, negatives)
     if drawn.kind == "duo":
@@ -162,9 +167,15 @@ def _stream(data: TrainingSet, drawn: Drawn, recipe: Recipe) -> Stream:
     return examples.grouped(data, drawn.group, size, seed, negatives, drawn.positives)
 
 
-def _check_taught(data: TrainingSet, recipe: Recipe) -> None:
+def _check_set(data: TrainingSet, recipe: Recipe) -> None:
+    """Whether a set has what the recipe draws from it."""
     if recipe.loss.taught and data.scores is None:
         raise InputError("the training set has no teacher's scores", remedy="use a loss that needs none")
+    if recipe.examples.curriculum is not None and data.candidates is None:
+        raise InputError(
+            "a curriculum is by the ranks of candidates, and the training set has none",
+            remedy="give run, or an index as the corpus, or leave out the curriculum",
+        )
 
 
 def _negatives(drawn: Drawn) -> Negatives:

@@ -34,6 +34,8 @@ def load_start(model: Model, seed: int, *, forms: bool = False) -> Checkpoint:
     checkpoint = load_checkpoint(
         bundled if here else model.start, model.revision, require_head=False, labels=model.labels, seed=seed
     )
+    # what is trained from a listwise model is one only if `begin_lists` makes it so
+    checkpoint = replace(checkpoint, config=replace(checkpoint.config, texts=0))
     if model.layers is not None:
         checkpoint = keep_layers(checkpoint, model.layers)
     if model.embedding is not None:

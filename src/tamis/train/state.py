@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,9 +20,10 @@ import torch
 from torch import Tensor
 
 from tamis.errors import CorruptError, InputError
-from tamis.files import atomic_write, storage_errors, unreadable
+from tamis.files import TEMPORARY, atomic_write, storage_errors, unreadable
 
 STATE = Path("state", "state.pt")
+LAST, BEST = "last", "best"  # models
 LOG = "log.jsonl"
 
 
@@ -65,8 +67,10 @@ def load_state(out: Path, recipe: str) -> State | None:
     except OSError as error:
         raise unreadable(path, error) from error
     except (RuntimeError, EOFError, TypeError, ValueError, pickle.UnpicklingError) as error:
-        reason = str(error).partition("\n")[0]
-        raise CorruptError(f"{path} is damaged ({reason})", remedy="train again, without --resume") from None
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise CorruptError(
+            f"{path} is damaged ({reason})", remedy="train into another folder, or delete this one"
+        ) from None
     if state.recipe != recipe:
         raise InputError(
             f"{path} is of another recipe, other data or another start",
@@ -80,9 +84,24 @@ def has_state(out: Path) -> bool:
 
 
 def require_new(out: Path, resume: bool) -> None:
-    """Before hours of reading: nothing is trained over another run."""
-    if has_state(out) and not resume:
+    """Before hours of reading: nothing is trained over another run, nor over a model whose state was deleted
+    when the run was over."""
+    begun = has_state(out)
+    if not begun and (out / LAST).exists():  # which is written after every state
+        raise InputError(
+            f"{out} has a trained model in it, and no state to go on from",
+            remedy="train into another folder, or delete this one",
+        )
+    if not resume and (begun or (out / BEST).exists()):
         raise InputError(f"{out} has a training run in it", remedy="add --resume, or give another folder")
+
+
+def clear_remains(out: Path) -> None:
+    """Delete what a kill has left of what was being written: a state is three times as large as the model."""
+    for folder in (out, out / STATE.parent, out / BEST, out / LAST):
+        with storage_errors(folder):
+            for path in folder.glob(f"{TEMPORARY}*"):
+                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def _save(content: Mapping[str, Any], file: Any) -> None:

@@ -17,6 +17,7 @@ from tamis.errors import InputError
 from tamis.train.sets import Group, TrainingSet
 
 Heuristic = Literal["rank", "score"]
+_SHUFFLE = 2  # what a seed is for: `tamis.train.examples` has the numbers below
 
 
 class Batch(NamedTuple):
@@ -91,6 +92,32 @@ def mixed(parts: Sequence[tuple[Stream, float]]) -> Stream:
         return parts[int(turn[number])][0].batch(int(before[number]))
 
     return Stream(batch, max(ceil(stream.epoch * weights.sum() / weight) for stream, weight in parts))
+
+
+def shuffled(stream: Stream, seed: int) -> Stream:
+    """The stream with the documents of each group in a random order, which its number and the seed decide:
+    groups have the relevant ones first, and a model that reads a group whole would learn that.
+
+    >>> from tamis.models.templates import Tokenised
+    >>> from tamis.train.examples import Judged, grouped
+    >>> judged = Judged(np.array([0, 1]), np.array([1]), np.array([1]))
+    >>> data = TrainingSet(Tokenised.of([[7]]), Tokenised.of([[8], [5], [6]]), ["q"], ["a", "b", "c"], judged)
+    >>> (group,) = shuffled(grouped(data, 3, 1, seed=0), seed=0).batch(0).groups
+    >>> group.documents.tolist(), group.labels.tolist()
+    ([2, 0, 1], [0.0, 0.0, 1.0])
+    """
+
+    def batch(number: int) -> Batch:
+        data, groups = stream.batch(number)
+        rng = np.random.default_rng([seed, _SHUFFLE, number])
+        return Batch(data, [_permuted(group, rng.permutation(len(group.documents))) for group in groups])
+
+    return Stream(batch, stream.epoch)
+
+
+def _permuted(group: Group, order: Array) -> Group:
+    teacher = None if group.teacher is None else group.teacher[order]
+    return replace(group, documents=group.documents[order], labels=group.labels[order], teacher=teacher)
 
 
 def curriculum(stream: Stream, steps: int, heuristic: Heuristic = "rank") -> Stream:

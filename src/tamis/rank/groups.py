@@ -1,0 +1,79 @@
+"""Groups of candidates that a model scores together, for models that take n at once and have more to rank.
+
+In each round a permutation of the candidates is cut into as few groups of at most n as can be, of sizes as
+even as can be: the softmax that such models learn by says nothing of a candidate that is alone. What a round
+says of a candidate depends on the company that it keeps there, so there are several, and a candidate's score
+is the sum of its scores over the groups that it is in, as in groupwise scoring functions (Ai et al. 2019).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tamis.columns import Array
+from tamis.errors import InputError
+from tamis.ranking import Ranking, best_first
+
+
+def check_rounds(stage: str, rounds: int, seed: int) -> None:
+    """Refuse what no rounds of groups are.
+
+    >>> check_rounds("listwise", rounds=0, seed=0)
+    Traceback (most recent call last):
+    tamis.errors.InputError: listwise in 0 rounds: use 1 or more
+    """
+    if rounds < 1:
+        raise InputError(f"{stage} in {rounds} rounds", remedy="use 1 or more")
+    if seed < 0:
+        raise InputError(f"the seed {seed}", remedy="use a whole number of at least 0")
+
+
+def groups_a_round(candidates: int, texts: int) -> int:
+    """Into how many groups of at most `texts` so many candidates go.
+
+    >>> [groups_a_round(candidates, 8) for candidates in (0, 1, 8, 9, 20)]
+    [0, 1, 1, 2, 3]
+    """
+    return -(-candidates // texts)
+
+
+def drawn_groups(candidates: int, texts: int, rounds: int, seed: int = 0) -> Array:
+    """Which candidates are read together: a row a group, of their positions and then -1 where it is not full.
+    Round after round each candidate is in one group.
+
+    A round's permutation depends on the seed, the round's number and how many candidates there are: it is the
+    same for all queries, and in however many rounds. Where one group holds all candidates, the first round
+    has them in the order in which they came.
+
+    >>> drawn_groups(5, texts=3, rounds=2).tolist()
+    [[2, 4, 3], [0, 1, -1], [1, 4, 3], [0, 2, -1]]
+    >>> drawn_groups(3, texts=4, rounds=1).tolist()
+    [[0, 1, 2, -1]]
+    """
+    parts: list[Array] = []
+    count = groups_a_round(candidates, texts)
+    for number in range(rounds if count else 0):
+        order = np.random.default_rng([seed, number]).permutation(candidates)
+        if count == 1 and number == 0:
+            order = np.arange(candidates)
+        parts += np.array_split(order, count)
+    groups = np.full((len(parts), texts), -1, dtype=np.int64)
+    for row, part in zip(groups, parts, strict=True):
+        row[: len(part)] = part
+    return groups
+
+
+def settled(ranking: Ranking, groups: Array, scores: Array) -> Ranking:
+    """The candidates of the groups by the sum of their scores, equal ones by id, and below them the others.
+
+    >>> from tamis.documents import Query
+    >>> given = Ranking(Query("q", ""), ("a", "b", "c", "d"), np.zeros(4))
+    >>> groups, scores = np.array([[0, 2], [1, -1]]), np.array([[0.5, 1.0], [0.75, 0.0]])
+    >>> found = settled(given, groups, scores)
+    >>> found.ids, found.scores.tolist()
+    (('c', 'b', 'a', 'd'), [1.0, 0.75, 0.5, -1.0])
+    """
+    there = groups >= 0
+    sums = np.zeros(int(groups.max(initial=-1)) + 1)
+    np.add.at(sums, groups[there], scores[there].astype(np.float64))
+    return ranking.settled(best_first(sums, ranking.ids[: len(sums)]), sums)

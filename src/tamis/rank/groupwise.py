@@ -1,0 +1,215 @@
+"""Groupwise scoring functions (Ai et al. 2019): a small network reads the features of several candidates at
+once and scores each beside the others. See `tamis.rank.groupwise_train` for how one is trained.
+
+    n candidates of f features  ->  n f numbers  ->  fully connected layers  ->  n scores
+
+Candidates go into groups of n in rounds, and a candidate's score is the sum of its scores over the groups
+that it is in: see `tamis.rank.groups`. (The paper takes all permutations of n, whose number grows so fast
+that rounds are drawn here.) A place that no candidate has is all zeros.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+
+from tamis.columns import Array
+from tamis.errors import InputError
+from tamis.expression import Call, Value
+from tamis.files import atomic_write, read_text
+from tamis.rank.combine import Interpolation
+from tamis.rank.groups import check_rounds, drawn_groups, settled
+from tamis.rank.ltr_features import LEXICAL, NAMED, Feature, columns
+from tamis.ranking import Ranking
+from tamis.retrieve.index import Index
+from tamis.stage import Stage
+
+NAME = "groupwise"
+MODEL = "groupwise.json"
+ROUNDS = 8  # what a round costs is next to nothing
+
+
+@dataclass(frozen=True, eq=False)
+class GroupwiseModel:
+    """What was learned: a network of linear layers with ReLU between them, and the features that it reads,
+    stages by their expressions before those of `NAMED`. `loss` is that of the training queries.
+
+    >>> layers = [(np.array([[1.0, 0.0], [-1.0, 2.0]]), np.array([0.0, 0.5]))]
+    >>> model = GroupwiseModel(("score",), layers, texts=2)
+    >>> model.scores(np.array([[[3.0], [1.0]]])).tolist()
+    [[3.0, -0.5]]
+    """
+
+    features: tuple[str, ...]
+    layers: Sequence[tuple[Array, Array]]  # weights [out, in] and biases [out]
+    texts: int  # the n of its groups
+    normalise: Interpolation = "minmax"
+    loss: float = 0.0
+    queries: int = 0
+    seed: int = 0
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """Those of its features that are stages."""
+        return tuple(name for name in self.features if name not in NAMED)
+
+    def scores(self, groups: Array) -> Array:
+        """The scores [G, n] of groups of features [G, n, f]."""
+        x = laid_out(groups)
+        for number, (weights, biases) in enumerate(self.layers):
+            x = (np.maximum(x, 0.0) if number else x) @ weights.T + biases
+        return np.asarray(x)
+
+    def save(self, path: str | Path) -> None:
+        """Write it as JSON."""
+        from tamis import __version__
+
+        layers = [{"weights": weights.tolist(), "biases": biases.tolist()} for weights, biases in self.layers]
+        plain = {name: getattr(self, name) for name in _PLAIN}
+        with atomic_write(path, "w") as file:
+            file.write(json.dumps({"tamis": __version__, **plain, "layers": layers}) + "\n")
+
+    @classmethod
+    def read(cls, path: str | Path) -> GroupwiseModel:
+        """A model that was saved."""
+        try:
+            data = json.loads(read_text(path))
+            layers = [
+                (np.array(each["weights"], np.float64), np.array(each["biases"], np.float64))
+                for each in data["layers"]
+            ]
+            plain = {name: data[name] for name in _PLAIN}
+            model = cls(layers=layers, **plain | {"features": tuple(data["features"])})
+            whole = _fits(model)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _not_one(path) from error
+        if not whole:
+            raise _not_one(path)
+        return model
+
+
+_PLAIN = ("features", "texts", "normalise", "loss", "queries", "seed")
+
+
+def _not_one(path: str | Path) -> InputError:
+    return InputError("not a groupwise model", remedy="give a file that one was saved to", path=path)
+
+
+def _fits(model: GroupwiseModel) -> bool:
+    """Whether each layer takes what the one before gives, and all numbers are such."""
+    width = model.texts * len(model.features)
+    for weights, biases in model.layers:
+        if weights.shape != (len(biases), width) or biases.ndim != 1:
+            return False
+        if not np.isfinite(weights).all() or not np.isfinite(biases).all():
+            return False
+        width = len(biases)
+    in_order = (*model.stages, *(name for name in NAMED if name in model.features))
+    known = model.normalise in get_args(Interpolation) and model.features == in_order
+    return known and len(model.layers) > 0 and 0 < width == model.texts
+
+
+class Groupwise(Stage):
+    """Orders candidates by a groupwise scoring function, which is the file `model` that `train_groupwise`
+    made. Those of its features that are stages are given as they were in training, in that order; the file
+    knows the others. `rounds` and `seed` are those of the groups, as in `listwise`.
+
+        >>> Groupwise(model="models/gsf.json", rounds=4)
+        groupwise(model="models/gsf.json", rounds=4)
+    """
+
+    def __init__(
+        self,
+        *stages: Stage,
+        model: str = MODEL,
+        rounds: int = ROUNDS,
+        seed: int = 0,
+        index: Index | None = None,
+    ) -> None:
+        for stage in stages:
+            if not isinstance(stage, Stage):
+                raise InputError(f"groupwise of {stage!r}", remedy="give stages, such as index.ql()")
+        check_rounds(NAME, rounds, seed)
+        self.stages, self.file, self.rounds, self.seed, self.index = stages, model, rounds, seed, index
+        self._model: GroupwiseModel | None = None
+
+    @property
+    def expression(self) -> Call:
+        options: list[tuple[str, Value, Value]] = [
+            ("model", self.file, MODEL),
+            ("rounds", self.rounds, ROUNDS),
+            ("seed", self.seed, 0),
+        ]
+        given = tuple((name, value) for name, value, default in options if value != default)
+        return Call(NAME, tuple(stage.expression for stage in self.stages), given)
+
+    @property
+    def parts(self) -> Sequence[Stage]:
+        return self.stages
+
+    @property
+    def model(self) -> GroupwiseModel:
+        """The model, read when it is first needed."""
+        if self._model is None:
+            model = GroupwiseModel.read(self.file)
+            own = tuple(map(repr, self.stages))
+            if own != model.stages:
+                wanted = ", ".join((*model.stages, f'model="{self.file}"'))
+                raise InputError(
+                    f"{self.file} was trained with {', '.join(model.stages) or 'no stages'}",
+                    remedy=f"write groupwise({wanted})",
+                )
+            wanting = [name for name in LEXICAL if name in model.features]
+            if wanting and self.index is None:
+                raise InputError(
+                    f"{wanting[0]} of groupwise needs an index", remedy="give the index to search"
+                )
+            self._model = model
+        return self._model
+
+    @property
+    def resources(self) -> str:
+        lexical = any(name in LEXICAL for name in self.model.features)
+        own = [self.index.fingerprint] if lexical and self.index is not None else []
+        digest = hashlib.sha256(read_text(self.file).encode()).hexdigest()
+        return "\n".join([digest, *own, *(stage.resources for stage in self.stages)])
+
+    def prepare(self) -> None:
+        super().prepare()
+        _ = self.model
+
+    def attach(self, ranking: Ranking) -> Ranking:
+        return ranking  # the stages find nothing here
+
+    def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
+        # all of them, whatever the depth: the last may come to the top
+        model = self.model
+        named: list[Feature] = [name for name in NAMED if name in model.features]
+        found = columns(rankings, [*self.stages, *named], self.index, model.normalise, NAME)
+        ranked = []
+        for ranking, own in zip(rankings, found, strict=True):
+            groups = drawn_groups(len(ranking), model.texts, self.rounds, self.seed)
+            rows = np.stack(own, axis=1)
+            ranked.append(settled(ranking, groups, model.scores(gathered(rows, groups))))
+        return ranked
+
+
+def gathered(rows: Array, groups: Array) -> Array:
+    """The rows [T, f] of groups [G, n] as [G, n, f]; zeros where a group is not full.
+
+    >>> gathered(np.array([[1.0], [2.0], [3.0]]), np.array([[2, 0], [1, -1]])).tolist()
+    [[[3.0], [1.0]], [[2.0], [0.0]]]
+    """
+    return np.concatenate([rows, np.zeros((1, rows.shape[1]))])[groups]
+
+
+def laid_out(groups: Array) -> Array:
+    """What the network takes: each group's features [G, n, f] end to end, [G, n f]."""
+    count, texts, features = groups.shape
+    return groups.reshape(count, texts * features)  # not -1, which of no group would be any number

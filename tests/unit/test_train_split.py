@@ -1,0 +1,117 @@
+"""A step that is split, over parts, batches or processes, learns what it would learn whole, however unlike
+its groups are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch: pip install 'tamis[torch]'")
+
+from tamis.models.templates import Tokenised  # noqa: E402
+from tamis.train.loop import RankingTask, open_start  # noqa: E402
+from tamis.train.recipe import Data, Examples, Limits, Loss, Model, Optimiser, Recipe, Run  # noqa: E402
+from tamis.train.sets import Group, Judged, TrainingSet  # noqa: E402
+from tamis.train.sources import Examples as Drawn  # noqa: E402
+from tamis.train.streams import Batch, Stream  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+#: How many documents each group has, and how many of them are relevant: for some queries none, for one all.
+GROUPS = ((2, 1), (5, 0), (3, 2), (7, 1), (4, 0), (2, 1), (6, 3), (3, 3))
+DOCUMENTS = 20
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_checkpoint(
+        tmp_path_factory.mktemp("tiny") / "model", layers=1, hidden=16, heads=2, positions=64
+    )
+
+
+def made() -> tuple[TrainingSet, list[Group]]:
+    rng = np.random.default_rng(0)
+    count = len(GROUPS)
+    data = TrainingSet(
+        Tokenised.of([rng.integers(100, 390, 3).tolist() for _ in GROUPS]),
+        Tokenised.of([rng.integers(100, 390, rng.integers(1, 30)).tolist() for _ in range(DOCUMENTS)]),
+        [f"q{n}" for n in range(count)],
+        [f"d{n}" for n in range(DOCUMENTS)],
+        Judged(np.arange(count + 1), np.arange(count), np.ones(count, np.int64)),
+    )
+    groups = []
+    for query, (size, relevant) in enumerate(GROUPS):
+        documents, teacher = rng.choice(DOCUMENTS, size, replace=False), rng.normal(size=size)
+        labels = (np.arange(size) < relevant).astype(np.float32)
+        weight = float(rng.uniform(0.3, 1.0))  # of a curriculum
+        groups.append(Group(query, documents, labels, teacher.astype(np.float32), weight))
+    return data, groups
+
+
+def learned(
+    folder: Path, loss: Loss, kind: Any, *, accumulate: int = 1, tokens: int | None = None, world: int = 1
+) -> tuple[int, float, Any]:
+    """How many parts a step of all groups has, its loss, and its gradient."""
+    data, groups = made()
+    size = len(groups) // accumulate
+    stream = Stream(lambda number: Batch(data, groups[number * size : (number + 1) * size]), 1)
+    recipe = Recipe(
+        Model(str(folder), third_segment=kind == "duo_lists"),
+        (Data(set="unused"),),
+        Optimiser(steps=1, dropout=0.0, accumulate=accumulate),
+        Run(batch=size, tokens=tokens),
+        Examples(kind, group=7),
+        loss,
+        Limits(8, 48),
+    )
+    task = RankingTask(recipe, open_start(recipe), Drawn(stream, ""), device="cpu")
+    module = task.module.double()
+    parts = [part for rank in range(world) for part in task.parts(0, rank, world)]
+    losses = [module(part.batch) * part.share / world for part in parts]
+    torch.stack(losses).sum().backward()
+    gradient = torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None])
+    return len(parts), sum(loss.item() for loss in losses), gradient
+
+
+@pytest.mark.parametrize(
+    ("loss", "kind"),
+    [
+        (Loss("pointwise", alpha=0.5), "grouped"),
+        (Loss("logit_mse_ce", alpha=0.5), "grouped"),
+        (Loss("hinge", margin=3.0), "grouped"),
+        (Loss("softmax"), "grouped"),
+        (Loss("margin_mse", labels=0.5), "grouped"),
+        (Loss("kl", labels=0.5), "grouped"),
+        (Loss("kl", labels=0.5), "duo_lists"),
+    ],
+)
+def test_a_split_step_is_the_whole_one(loss: Loss, kind: Any, folder: Path) -> None:
+    parts, value, gradient = learned(folder, loss, kind)
+    assert parts == 1 and gradient.abs().max() > 0
+    for split in ({"tokens": 60}, {"accumulate": 2}, {"world": 2}, {"accumulate": 4, "tokens": 60}):
+        several, same, found = learned(folder, loss, kind, **split)
+        assert several > 1
+        assert same == pytest.approx(value, rel=1e-6), split
+        assert torch.allclose(found, gradient, rtol=1e-5, atol=1e-8 * float(gradient.abs().max())), split
+
+
+def test_queries_that_only_a_teacher_knows_say_nothing_to_a_hinge(folder: Path) -> None:
+    """They come into a batch where a set has a teacher's scores: such a batch is no error, and no lesson."""
+    data, groups = made()
+    recipe = Recipe(
+        Model(str(folder)),
+        (Data(set="unused"),),
+        Optimiser(steps=1),
+        loss=Loss("hinge"),
+        limits=Limits(8, 48),
+    )
+    unjudged = Stream(lambda number: Batch(data, [groups[1], groups[4]]), 1)
+    task = RankingTask(recipe, open_start(recipe), Drawn(unjudged, ""), device="cpu")
+    loss = task.module(task.parts(0, 0, 1)[0].batch)
+    loss.backward()
+    assert loss.item() == 0
+    assert all(p.grad is not None and not p.grad.any() for p in task.module.parameters())
