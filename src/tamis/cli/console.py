@@ -20,7 +20,7 @@ PLAIN_WIDTH = 100  # columns, where the output is no terminal
 LOG_EVERY = 30.0  # seconds between lines of progress, where the error stream is no terminal
 _REFRESH = 0.1
 _ANY_WIDTH = 10_000  # columns
-_FOLDED = 7  # columns that a name is given at least, where there is no room for all of it
+_FOLDED = 16  # columns that a name is given at least, where there is no room for all of it
 
 
 def stdout() -> Console:
