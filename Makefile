@@ -32,7 +32,7 @@ bench: $(VENV)/bench.stamp  ## time the first stage beside other engines
 
 clean:  ## remove .venv and what tools leave behind
 	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
-	find src tests bench tools -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests bench repro tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A candidate is tried, not only looked up: a version manager's shim can exist and fail.
 USABLE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))

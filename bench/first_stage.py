@@ -14,10 +14,9 @@ cores) to one.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import multiprocessing
-import os
-import resource
 import tempfile
 import threading
 import time
@@ -27,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import synthetic
+from machine import in_a_process, next_result, one_core, peak_mib, run, started
 
 KS = (10, 1000)
 
@@ -133,23 +133,13 @@ class Bm25s:
 ENGINES: dict[str, Any] = {engine.name: engine for engine in (Tamis, Tantivy, Bm25s)}
 
 
-def pin(cores: set[int]) -> None:
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, cores)
-
-
-def one_core() -> None:
-    pin({max(os.sched_getaffinity(0))} if hasattr(os, "sched_getaffinity") else set())
-
-
 def build(name: str, corpus: Path, folder: Path, results: Any) -> None:
     one_core()
     started = time.perf_counter()
     ENGINES[name].build(corpus, folder)
     seconds = time.perf_counter() - started
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
-    results.put({"build_s": seconds, "peak_mib": peak, "index_mb": size})
+    results.put({"build_s": seconds, "peak_mib": peak_mib(), "index_mb": size})
 
 
 def serve(name: str, folder: Path, queries: list[str], commands: Any, results: Any) -> None:
@@ -201,33 +191,27 @@ def check(folder: Path, queries: list[str], results: Any) -> None:
     results.put((differences, float(np.median([two / one for one, two in rounds]))))
 
 
-def run(passages: int, rounds: int, names: list[str], data: Path) -> dict[str, Any]:
-    context = multiprocessing.get_context("spawn")
+def measure(passages: int, rounds: int, names: list[str], data: Path) -> dict[str, Any]:
     corpus, queries_file = synthetic_files(passages, data)
     queries = [text for _, text in read(queries_file)]
     report: dict[str, Any] = {"passages": passages, "queries": len(queries), "rounds": rounds, "engines": {}}
     with tempfile.TemporaryDirectory(dir=data) as place:
         folders = {name: Path(place) / name for name in names}
         for name in names:
-            results = context.Queue()
-            process = context.Process(target=build, args=(name, corpus, folders[name], results))
-            process.start()
-            report["engines"][name] = results.get()
-            process.join()
+            report["engines"][name] = in_a_process(build, name, corpus, folders[name])
             print(f"{name}: built in {report['engines'][name]['build_s']:.1f} s", flush=True)
         workers = {}
         for name in names:
-            commands, results = context.Queue(), context.Queue()
-            process = context.Process(target=serve, args=(name, folders[name], queries, commands, results))
-            process.start()
-            report["engines"][name]["open_ms"] = 1000 * results.get()
+            commands = multiprocessing.get_context("spawn").Queue()
+            process, results = started(serve, name, folders[name], queries, commands)
+            report["engines"][name]["open_ms"] = 1000 * next_result(process, results)
             workers[name] = (process, commands, results)
         for k in KS:
             times: dict[str, list[list[float]]] = {name: [] for name in names}
             for turn in range(rounds + 1):
-                for name, (_, commands, results) in workers.items():
+                for name, (process, commands, results) in workers.items():
                     commands.put(k)
-                    seconds = results.get()
+                    seconds = next_result(process, results)
                     if turn:  # the first round warms caches
                         times[name].append(seconds)
             for name in names:
@@ -237,11 +221,8 @@ def run(passages: int, rounds: int, names: list[str], data: Path) -> dict[str, A
         for process, commands, _ in workers.values():
             commands.put(None)
             process.join()
-        results = context.Queue()
-        process = context.Process(target=check, args=(folders["tamis"], queries, results))
-        process.start()
-        report["queries_unlike_exhaustive"], report["two_threads_to_one"] = results.get()
-        process.join()
+        unlike, threads = in_a_process(check, folders["tamis"], queries)
+        report |= {"queries_unlike_exhaustive": unlike, "two_threads_to_one": threads}
     return report
 
 
@@ -290,13 +271,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--passages", type=int, nargs="*", default=[100_000, 1_000_000])
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--engines", nargs="*", default=list(ENGINES))
-    parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()) / "tamis-bench")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument(
+        "--passages", type=int, nargs="+", default=[100_000, 1_000_000], help="sizes (100000 1000000)"
+    )
+    parser.add_argument("--rounds", type=int, default=7, help="of all queries an engine (7)")
+    others = [name for name in ENGINES if name != "tamis"]
+    parser.add_argument("--engines", nargs="*", choices=others, default=others, help="beside tamis (all)")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=Path(tempfile.gettempdir()) / "tamis-bench",
+        help="a folder for what is generated, which is kept (tamis-bench where temporary files are)",
+    )
+    parser.add_argument("--out", type=Path, help="a file of JSON for the figures")
     arguments = parser.parse_args()
-    reports = [run(n, arguments.rounds, arguments.engines, arguments.data) for n in arguments.passages]
+    if min(arguments.passages) < max(KS):
+        parser.error(f"--passages must be {max(KS):,} or more: so many results are asked for")
+    missing = [name for name in arguments.engines if importlib.util.find_spec(name) is None]
+    if missing:
+        parser.error(f"{missing[0]} is not installed: pip install '.[bench]', or name others after --engines")
+    engines = ["tamis", *arguments.engines]
+    reports = [measure(n, arguments.rounds, engines, arguments.data) for n in arguments.passages]
     for report in reports:
         show(report)
     if arguments.out:
@@ -304,4 +299,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

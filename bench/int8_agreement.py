@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 
 import numpy as np
+from machine import run
+from rerank_cpu import kendall_tau
 
 from tamis import Mono, Run
 from tamis.evaluate.measures import evaluate
@@ -20,23 +22,13 @@ from tamis.formats import read_corpus, read_qrels, read_queries
 from tamis.rank.given import Documents
 
 
-def kendall_tau(one: np.ndarray, other: np.ndarray) -> float:
-    """
-    >>> kendall_tau(np.array([1, 2, 3]), np.array([1, 3, 2]))
-    0.3333333333333333
-    """
-    above = np.triu_indices(len(one), 1)
-    signs = [np.sign(np.subtract.outer(scores, scores))[above] for scores in (one, other)]
-    return float((signs[0] * signs[1]).mean())
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", help="a checkpoint's folder")
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--run", default="run.bm25.txt")
+    parser.add_argument("model", help="a bundled model or a folder")
+    parser.add_argument("--data", type=Path, required=True, help="the collection's folder")
+    parser.add_argument("--run", default="run.bm25.txt", help="a file of it (run.bm25.txt)")
     arguments = parser.parse_args()
     data: Path = arguments.data
     queries = list(read_queries(data / "queries.jsonl"))
@@ -56,7 +48,7 @@ def main() -> None:
         print(f"{precision}: nDCG@10 {ndcg:.4f}, {seconds:.1f} s, {stage.tally}")
         margins[precision] = [dict(zip(r.ids, r.scores.tolist(), strict=True)) for r in ranked]
     taus = [
-        kendall_tau(np.array(list(one.values())), np.array([other[identity] for identity in one]))
+        kendall_tau(one, other)
         for one, other in zip(margins["fp32"], margins["int8"], strict=True)
         if len(one) > 1
     ]
@@ -64,4 +56,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

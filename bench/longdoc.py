@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import multiprocessing
 import os
 import platform
 import time
@@ -27,10 +26,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rerank_cpu import ONE_THREAD, one_core, peak_mib, processor
+from machine import in_a_process, one_core, peak_mib, processor, run
+from rerank_cpu import ONE_THREAD
 
 import tamis
 from tamis import Document, MaxP, Mono, Query, Ranking, Stage
+from tamis.errors import InputError
 from tamis.rank.given import Documents
 
 WORDS = 1_700
@@ -44,7 +45,10 @@ def long_texts(data: Path | None) -> Iterator[str]:
     if data is not None:
         with (data / "corpus.jsonl").open(encoding="utf-8") as lines:
             words = [json.loads(line)["text"].split() for line in lines]
-        yield from cycle([" ".join(text[:WORDS]) for text in words if len(text) >= WORDS])
+        long = [" ".join(text[:WORDS]) for text in words if len(text) >= WORDS]
+        if not long:
+            raise InputError(f"{data} has no text of {WORDS:,} words", remedy="give another collection")
+        yield from cycle(long)
     path = Path(tamis.__file__).parent / "demo_data" / "corpus.jsonl.gz"
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         every = [word for line in lines for word in json.loads(line)["text"].split()]
@@ -127,30 +131,17 @@ def _from_here_on() -> float:
     return peak_mib()
 
 
-def in_a_process(work: Any, *arguments: Any) -> Any:
-    context = multiprocessing.get_context("spawn")
-    results = context.Queue()
-    process = context.Process(target=work, args=(*arguments, results))
-    process.start()
-    while process.is_alive() and results.empty():
-        time.sleep(0.1)
-    if results.empty():
-        raise SystemExit(f"{work.__name__} failed")
-    found = results.get()
-    process.join()
-    return found
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", default="mono", help="a bundled model or a folder (mono)")
-    parser.add_argument("--documents", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--documents", type=int, default=100, help="that are timed (100)")
+    parser.add_argument("--rounds", type=int, default=3, help="of both (3)")
     parser.add_argument("--data", type=Path, help="a collection with long documents, in the BEIR layout")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help="a file of JSON for the figures")
     given = parser.parse_args()
+    long_documents(1, given.data)  # or each process would say what is wrong with it
     os.environ |= ONE_THREAD  # for the processes started from here
     report: dict[str, Any] = {
         "documents": given.documents,
@@ -183,4 +174,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

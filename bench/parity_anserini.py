@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from machine import run
 
 import tamis
 from tamis.evaluate.measures import evaluate
@@ -44,12 +45,12 @@ def worst_score_difference(ours: tamis.Run, theirs: tamis.Run) -> tuple[float, i
     return worst, shared, total
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--sets", nargs="*", default=SETS)
+    parser.add_argument("--data", type=Path, required=True, help="the folder of the collections")
+    parser.add_argument("--sets", nargs="+", default=SETS, help=f"the names of some ({' '.join(SETS)})")
     arguments = parser.parse_args()
     failed = 0
     print("collection     run            nDCG@10 ours  theirs  AP ours  theirs  max rel. score   shared")
@@ -63,21 +64,21 @@ def main() -> int:
                 theirs = tamis.Run.read(folder / f"anserini.{run_name}.txt")
                 ours = index.pipeline(expression).run([q for q in queries if q.id in theirs])
                 judged = {qid: grades for qid, grades in qrels.items() if qid in theirs}
-                mine, other = (evaluate(judged, run, MEASURES).mean for run in (ours, theirs))
+                mine, other = (evaluate(judged, each, MEASURES).mean for each in (ours, theirs))
                 relative, shared, total = worst_score_difference(ours, theirs)
                 allowed = 0.005 if "rm3" in run_name else 0.002
                 good = all(abs(mine[m] - other[m]) <= allowed for m in MEASURES)
                 good &= relative <= 2e-4 or "bm25" not in run_name or "rm3" in run_name
                 failed += not good
-                a, b, c, d = (run[measure] for measure in MEASURES for run in (mine, other))
+                a, b, c, d = (each[measure] for measure in MEASURES for each in (mine, other))
                 print(
                     f"{name:14} {run_name:14} {a:12.4f} {b:7.4f} {c:8.4f} {d:7.4f}"
                     f" {relative:15.1e} {shared / total:8.2%} {'' if good else '  MISSED'}"
                 )
     print("all bars met" if not failed else f"{failed} bars missed")
-    return int(failed > 0)
+    sys.exit(int(failed > 0))
 
 
 if __name__ == "__main__":
     np.seterr(all="raise", under="ignore")
-    sys.exit(main())
+    run(main)

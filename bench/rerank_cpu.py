@@ -29,18 +29,16 @@ import json
 import multiprocessing
 import os
 import platform
-import resource
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from importlib import metadata
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from cpu_rerankers import BATCH, ENGINES, Ranked, SentenceTransformers, Setting
+from machine import in_a_process, next_result, one_core, peak_mib, processor, run, started, versions
 
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
@@ -51,20 +49,6 @@ ONE_THREAD = {
     "TRANSFORMERS_VERBOSITY": "error",
 }
 DEFAULT, BACKENDS = "st torch", ("st torch", "st onnx", "st onnx int8")
-
-
-def one_core() -> None:
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-
-
-def peak_mib() -> float:
-    """This process's own: `getrusage` would count what its parent held when it was forked."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        return int(status.read_text().partition("VmHWM:")[2].split()[0]) / 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 2**20 if sys.platform == "darwin" else peak / 1024
 
 
 def serve(name: str, setting: Setting, commands: Any, results: Any) -> None:
@@ -102,17 +86,6 @@ def build(names: Sequence[str], setting: Setting, results: Any) -> None:
     results.put(errors)
 
 
-def in_a_process(work: Callable[..., None], *arguments: Any) -> Any:
-    """What `work` puts into the queue that it is given last."""
-    context = multiprocessing.get_context("spawn")
-    results = context.Queue()
-    process = context.Process(target=work, args=(*arguments, results))
-    process.start()
-    result = results.get()
-    process.join()
-    return result
-
-
 def demo(candidates: int, queries: int, words: int | None) -> tuple[dict[str, str], list[str]]:
     """The first passages and questions of the bundled collection, passages cut to so many words."""
     import tamis
@@ -136,7 +109,7 @@ def make_model(folder: Path, results: Any) -> None:
     results.put(None)
 
 
-def run(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     texts, questions = demo(arguments.candidates, arguments.queries, arguments.words)
     ids = list(texts)
     report: dict[str, Any] = {
@@ -146,7 +119,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         "rounds": arguments.rounds,
         "machine": processor(),
         "python": platform.python_version(),
-        "versions": versions(arguments.engines),
+        "versions": versions(sorted({each for name in arguments.engines for each in ENGINES[name].packages})),
         "engines": {},
         "not_loaded": {},
     }
@@ -159,16 +132,16 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         workers, rankings = start(arguments.engines, setting, report), {}
         for turn in range(arguments.rounds):
             for number, question in enumerate(questions):
-                for name, (_, commands, results) in workers.items():
+                for name, (process, commands, results) in workers.items():
                     commands.put((question, ids))
-                    seconds, cpu, ranked = results.get()
+                    seconds, cpu, ranked = next_result(process, results)
                     report["engines"][name]["seconds"].append(seconds)
                     report["engines"][name]["cpu_seconds"].append(cpu)
                     rankings[name, number] = ranked
                     print(f"round {turn + 1}, query {number + 1}, {name}: {seconds:.2f} s", flush=True)
         for name, (process, commands, results) in workers.items():
             commands.put(None)
-            report["engines"][name]["peak_mib"] = results.get()
+            report["engines"][name]["peak_mib"] = next_result(process, results)
             process.join()
     for values in report["engines"].values():
         for measure in ("seconds", "cpu_seconds"):
@@ -179,13 +152,11 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def start(names: Sequence[str], setting: Setting, report: dict[str, Any]) -> dict[str, Any]:
-    context = multiprocessing.get_context("spawn")
     workers = {}
     for name in names:
-        commands, results = context.Queue(), context.Queue()
-        process = context.Process(target=serve, args=(name, setting, commands, results))
-        process.start()
-        opened = results.get()
+        commands = multiprocessing.get_context("spawn").Queue()
+        process, results = started(serve, name, setting, commands)
+        opened = next_result(process, results)
         if isinstance(opened, str):
             report["not_loaded"].setdefault(name, opened)
             process.join()
@@ -225,27 +196,6 @@ def kendall_tau(first: dict[str, float], second: dict[str, float]) -> float:
     y = np.array([second[identity] for identity in first])
     signs = np.sign(x[:, None] - x) * np.sign(y[:, None] - y)
     return float(signs.sum() / (len(x) * (len(x) - 1)))
-
-
-def versions(names: Sequence[str]) -> dict[str, str]:
-    packages = {package for name in names for package in ENGINES[name].packages}
-    found = {}
-    for package in sorted(packages):
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
-
-
-def processor() -> str:
-    information = Path("/proc/cpuinfo")
-    if not information.exists():
-        return platform.processor() or platform.machine()
-    lines = information.read_text().splitlines()
-    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "?")
-    flags = next((line.split() for line in lines if line.startswith("flags")), [])
-    return f"{model}, avx512_vnni" if "avx512_vnni" in flags else model
 
 
 COLUMNS = (
@@ -296,22 +246,31 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", type=Path, help="a folder of a BERT-like cross-encoder with one label")
-    parser.add_argument("--candidates", type=int, default=1000)
-    parser.add_argument("--words", type=int, help="of a passage at most (default: all)")
-    parser.add_argument("--queries", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--engines", nargs="*", choices=list(ENGINES), default=list(ENGINES))
-    parser.add_argument("--quantise", default="avx512_vnni", help="what sentence-transformers quantises for")
-    parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()) / "tamis-bench")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--candidates", type=int, default=1000, help="a query (1000)")
+    parser.add_argument("--words", type=int, help="of a passage at most (all)")
+    parser.add_argument("--queries", type=int, default=2, help="how many (2)")
+    parser.add_argument("--rounds", type=int, default=3, help="of all queries (3)")
+    parser.add_argument("--engines", nargs="+", choices=list(ENGINES), default=list(ENGINES), help="(all)")
+    parser.add_argument(
+        "--quantise", default="avx512_vnni", help="what sentence-transformers quantises for (avx512_vnni)"
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=Path(tempfile.gettempdir()) / "tamis-bench",
+        help="a folder for what is made on the way (tamis-bench where temporary files are)",
+    )
+    parser.add_argument("--out", type=Path, help="a file of JSON for the figures")
     arguments = parser.parse_args()
+    if arguments.model is not None and not (arguments.model / "config.json").is_file():
+        parser.error(f"{arguments.model} holds no model")
     os.environ |= ONE_THREAD  # for the processes started from here
     arguments.data.mkdir(parents=True, exist_ok=True)
-    report = run(arguments)
+    report = measure(arguments)
     show(report)
     if arguments.out:
         arguments.out.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

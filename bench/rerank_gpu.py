@@ -17,7 +17,6 @@ that the encoder's products do, for the tokens that are there (no padding; of th
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import platform
 import shutil
@@ -32,6 +31,7 @@ import numpy as np
 import random_model
 import synthetic
 import torch
+from machine import versions
 
 import tamis
 from tamis.infer.engine import Engine
@@ -56,6 +56,7 @@ K1 = 50
 DEPTHS = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 PASSAGES = 10_000
 QUERIES = 8
+PACKAGES = ("tamis", "torch", "transformers", "sentence-transformers", "tokenizers", "numpy", "numba")
 BATCH_SIZES = (64, 128, 256, 512, 1000)  # for sentence-transformers' best setting
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SECONDS = 2.0  # how long each thing is timed for, at least
@@ -313,30 +314,19 @@ def show(report: dict[str, Any]) -> None:
             print(f"  rank correlation with its order in fp32: {found['rank_correlation']:.4f}")
 
 
-def versions() -> dict[str, str]:
-    packages = ("torch", "transformers", "sentence-transformers", "tokenizers", "numpy", "numba")
-    found = {"tamis": tamis.__version__, "python": platform.python_version()}
-    for package in packages:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--models", nargs="*", choices=MODELS, default=MODELS)
+    parser.add_argument("--models", nargs="*", choices=MODELS, default=MODELS, help="(all)")
     parser.add_argument("--tiny", action="store_true", help="a tiny model and few passages")
-    parser.add_argument("--no-compile", dest="compile", action="store_false")
-    parser.add_argument("--no-compare", dest="compare", action="store_false")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--no-compile", dest="compile", action="store_false", help="without torch.compile")
+    parser.add_argument("--no-compare", dest="compare", action="store_false", help="tamis alone")
+    parser.add_argument("--out", type=Path, help="a file of JSON for the figures")
     options = parser.parse_args()
     report: dict[str, Any] = {
         "command": " ".join(["python", *sys.argv]),
-        "versions": versions(),
+        "versions": {"python": platform.python_version()} | versions(PACKAGES),
         "device": torch.cuda.get_device_name() if DEVICE == "cuda" else "processor",
     }
     with tempfile.TemporaryDirectory() as folder:

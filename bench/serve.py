@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from machine import processor, run
 from random_model import SHAPES, write_model
 
 import tamis
@@ -239,13 +240,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", default="mono")
-    parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--seconds", type=float, default=30.0)
-    parser.add_argument("--clients", type=int, default=32)
-    parser.add_argument("--deadline", type=int, default=2000, help="milliseconds")
-    parser.add_argument("--candidates", type=int, default=100)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--model", default="mono", help="a bundled model or a folder (mono)")
+    parser.add_argument("--tiny", action="store_true", help="a model of random weights instead")
+    parser.add_argument(
+        "--seconds", type=float, default=30.0, help="of the load; the others take a third of it (30)"
+    )
+    parser.add_argument("--clients", type=int, default=32, help="how many (32)")
+    parser.add_argument(
+        "--deadline", type=int, default=2000, help="of a request under load, in milliseconds (2000)"
+    )
+    parser.add_argument("--candidates", type=int, default=100, help="that the model reads (100)")
+    parser.add_argument("--out", type=Path, help="a file of JSON for the figures")
     options = parser.parse_args()
     documents = list(read_corpus(DEMO / "corpus.jsonl.gz"))
     queries = [query.text for query in read_queries(DEMO / "queries.jsonl")]
@@ -267,7 +272,7 @@ def main() -> None:
             for place, query in enumerate(queries)
         ]
         result = {
-            "machine": _machine(),
+            "machine": f"{processor()}, one core for the server",
             "python": platform.python_version(),
             "tamis": tamis.__version__,
             "model": "4 layers of 384, random" if options.tiny else model,
@@ -289,13 +294,5 @@ def _json(**body: Any) -> bytes:
     return json.dumps(body).encode()
 
 
-def _machine() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    name = next(
-        (line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine()
-    )
-    return f"{name}, one core for the server"
-
-
 if __name__ == "__main__":
-    main()
+    run(main)

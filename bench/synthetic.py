@@ -139,11 +139,15 @@ def _write(rows: Iterable[tuple[str, str]], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Write corpus.tsv and queries.tsv (id, tab, text).")
-    parser.add_argument("--passages", type=int, default=1_000_000)
-    parser.add_argument("--queries", type=int, default=500)
-    parser.add_argument("--seed", type=int, default=0, help="of the passages (default 0)")
-    parser.add_argument("--out", type=Path, required=True, help="folder to write to")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--passages", type=int, default=1_000_000, help="how many (1000000)")
+    parser.add_argument("--queries", type=int, default=500, help="how many (500)")
+    parser.add_argument("--seed", type=int, default=0, help="of the passages (0)")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="a folder for corpus.tsv and queries.tsv (id, tab, text)"
+    )
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     _write(passages(options.passages, options.seed), options.out / "corpus.tsv")

@@ -26,11 +26,11 @@ from __future__ import annotations
 
 import argparse
 import gc
-import importlib.metadata
 import importlib.util
 import json
 import logging
 import os
+import platform
 import sys
 import tempfile
 import time
@@ -44,7 +44,8 @@ import numpy as np
 import random_model
 import synthetic
 import torch
-from rerank_gpu import DEVICE, TINY, cut_passages, make_model, matmul_ceiling, operations, versions
+from machine import versions
+from rerank_gpu import DEVICE, PACKAGES, TINY, cut_passages, make_model, matmul_ceiling, operations
 
 from tamis.models.checkpoint import load_checkpoint
 from tamis.models.config import EncoderConfig
@@ -349,13 +350,6 @@ def measure(
     return found
 
 
-def version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
-
-
 def show(report: Mapping[str, Any]) -> None:
     ceiling = report["ceiling_tflops"]
     print(f"\n{report['device']}; matrix products in the same run: {ceiling:,.1f} TFLOP/s")
@@ -384,13 +378,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--models", nargs="*", choices=MODELS, default=MODELS)
-    parser.add_argument("--batches", nargs="*", type=int, default=BATCHES, help="pairs a step")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--models", nargs="*", choices=MODELS, default=MODELS, help="(all)")
+    parser.add_argument("--batches", nargs="*", type=int, default=BATCHES, help="pairs a step (128 512)")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of all contenders (3)")
     parser.add_argument("--tiny", action="store_true", help="a tiny model and few passages")
     parser.add_argument("--compile", action="store_true", help="tamis with compiled layers, too")
-    parser.add_argument("--no-compare", dest="compare", action="store_false")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--no-compare", dest="compare", action="store_false", help="tamis alone")
+    parser.add_argument("--out", type=Path, help="a file of JSON for the figures")
     options = parser.parse_args()
     os.environ["TOKENIZERS_PARALLELISM"] = "true"  # else its tokenizer takes one core after a fork
     if options.compare and not all(map(importlib.util.find_spec, ("accelerate", "datasets"))):
@@ -399,7 +393,7 @@ def main() -> None:
     warm_up, steps, batches = (10, 10, (8,)) if options.tiny else (WARM_UP, STEPS, options.batches)
     report: dict[str, Any] = {
         "command": " ".join(["python", *sys.argv]),
-        "versions": versions() | {name: version(name) for name in ("accelerate", "datasets")},
+        "versions": {"python": platform.python_version()} | versions([*PACKAGES, "accelerate", "datasets"]),
         "device": torch.cuda.get_device_name() if DEVICE == "cuda" else "processor",
         "warm_up": warm_up,
         "steps": steps,

@@ -2,13 +2,14 @@
 
     python repro/diagnose.py [--model mono] [--demo DIR] [--queries 100] [--depth 3] [--write FILE]
 
-The demo collection's queries (DIR is what `tamis demo` makes) and BM25's first candidates. A minute on one
-core.
+The demo collection's queries and BM25's first candidates; DIR is what `tamis demo --keep DIR` made. A
+minute on one core.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -20,11 +21,11 @@ from tamis.formats import read_queries
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    arguments.add_argument("--model", default="mono")
-    arguments.add_argument("--demo", type=Path, default=Path("demo"))
-    arguments.add_argument("--queries", type=int, default=100)
-    arguments.add_argument("--depth", type=int, default=3)
-    arguments.add_argument("--write", type=Path)
+    arguments.add_argument("--model", default="mono", help="a bundled model or a folder (mono)")
+    arguments.add_argument("--demo", type=Path, default=Path("demo"), help="folder of the demo (demo)")
+    arguments.add_argument("--queries", type=int, default=100, help="how many (100)")
+    arguments.add_argument("--depth", type=int, default=3, help="candidates of each (3)")
+    arguments.add_argument("--write", type=Path, help="a file of Markdown for the table")
     given = arguments.parse_args()
     index = tamis.Index.open(given.demo / "index")
     first = index.bm25() % given.depth
@@ -47,4 +48,7 @@ def table(found: Sequence[Effect]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except tamis.TamisError as error:
+        sys.exit(f"error: {error}")

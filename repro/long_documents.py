@@ -17,6 +17,7 @@ What is in OUT is not made again; `--minutes` stops before the next part once th
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -70,6 +71,13 @@ TRAININGS = {
     "cedr-knrm": Training("cedr", 150, 1e-3),
 }
 _Item = TypeVar("_Item")
+STEPS = {
+    "prepare": "cut and tokenise a collection, once",
+    "zero-shot": "score with mono as it is",
+    "fine-tune": "train the models on each fold, and score with them",
+    "runs": "make runs of the scores",
+    "table": "compare the runs",
+}
 MODELS = ("maxp", "maxp-softmax", "parade-max", "parade-transformer", "cedr-knrm")
 
 
@@ -103,24 +111,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _arguments() -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     steps = arguments.add_subparsers(dest="step", required=True)
-    for name in ("prepare", "zero-shot", "fine-tune", "runs", "table"):
-        step = steps.add_parser(name)
+    for name, purpose in STEPS.items():
+        step = steps.add_parser(name, help=purpose)
         step.add_argument("--prepared", type=Path, required=True, help="the folder that prepare makes")
         step.add_argument("--model", default="mono", help="a bundled model or a folder (mono)")
         step.add_argument("--queries", type=int, help="how many, drawn alike from all folds (300)")
         if name != "prepare":
-            step.add_argument("--out", type=Path, required=True)
+            step.add_argument("--out", type=Path, required=True, help="a folder for scores and runs")
         if name in ("zero-shot", "fine-tune"):
-            step.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
+            step.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="(auto)")
             step.add_argument("--precision", default="auto", help="fp32 for the processor's exact arithmetic")
-            step.add_argument("--minutes", type=float, default=float("inf"))
+            step.add_argument(
+                "--minutes", type=float, default=float("inf"), help="no part is begun after them"
+            )
     add = steps.choices["prepare"].add_argument
     add("--data", type=Path, required=True, help="the collection")
     add("--evidence", type=Path, help="the questions with their lists of evidence")
-    add("--folds", type=int, default=5)
-    add("--seed", type=int, default=0)
+    add("--folds", type=int, default=5, help="how many (5)")
+    add("--seed", type=int, default=0, help="of the folds and the sample (0)")
     add = steps.choices["fine-tune"].add_argument
-    add("--only", action="append", choices=MODELS)
+    add("--only", action="append", choices=MODELS, help="a model; may be repeated (all)")
     add("--folds", type=int, help="the first so many alone")
     add("--steps", type=int, help="of every training, for a trial")
     steps.choices["table"].add_argument("--write", type=Path, help="a file of Markdown")
@@ -357,4 +367,7 @@ def batched(queries: Sequence[str], size: int) -> Iterator[Sequence[str]]:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (tamis.TamisError, OSError) as error:
+        sys.exit(f"error: {error}")

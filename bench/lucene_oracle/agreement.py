@@ -33,11 +33,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--tokens", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True, help="the folder of the collections")
+    parser.add_argument("--tokens", type=Path, required=True, help="the folder that make_tokens.py made")
     arguments = parser.parse_args()
-    worst = 1.0
-    for tokens in sorted(arguments.tokens.glob("*.jsonl")):
+    worst, sets = 1.0, sorted(arguments.tokens.glob("*.jsonl"))
+    if not sets:
+        raise SystemExit(f"error: {arguments.tokens} has no terms: make them with make_tokens.py")
+    for tokens in sets:
         documents = equal = terms = 0
         for identity, ours, theirs in differences(arguments.data / tokens.stem / "corpus.jsonl", tokens):
             documents += 1

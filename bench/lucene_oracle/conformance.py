@@ -42,8 +42,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--texts", type=int, default=100_000)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--texts", type=int, default=100_000, help="how many (100000)")
+    parser.add_argument("--seed", type=int, default=1, help="of the texts (1)")
     arguments = parser.parse_args()
     lucene, different = Lucene(), 0
     for text in texts(arguments.texts, random.Random(arguments.seed)):

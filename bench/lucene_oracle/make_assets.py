@@ -110,8 +110,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--corpus", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--corpus", type=Path, required=True, help="2WikiMultihop's")
+    parser.add_argument("--out", type=Path, required=True, help="a folder that is there")
     arguments = parser.parse_args()
     lucene, generator = Lucene(), random.Random(29)
 

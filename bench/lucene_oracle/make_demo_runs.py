@@ -18,8 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jpype
-from oracle import java_string, start
+from oracle import java_string, jpype, start
 
 DEMO = Path(__file__).parents[2] / "src" / "tamis" / "demo_data"
 SIMILARITIES = "org.apache.lucene.search.similarities"
@@ -113,7 +112,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True, help="a folder that is there")
     out = parser.parse_args().out
     with (DEMO / "queries.jsonl").open(encoding="utf-8") as lines:
         queries = {record["_id"]: record["text"] for record in map(json.loads, lines)}

@@ -8,13 +8,12 @@ kinds are read from its scanner. Each is named here after one of its members.
 
 from __future__ import annotations
 
-import sys
+import argparse
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-import jpype
-import oracle
+from oracle import jpype, start
 
 # name -> one member of each of the scanner's classes that make it up
 MEMBERS = {
@@ -51,7 +50,7 @@ Ranges of code points, in hexadecimal.
 
 def scanner_classes() -> bytes:
     """The class number that the scanner gives to each code point."""
-    oracle.start()
+    start()
     scanner = jpype.JClass("org.apache.lucene.analysis.standard.StandardTokenizerImpl").class_
 
     def table(name: str) -> list[int]:
@@ -73,7 +72,12 @@ def ranges(classes: bytes, wanted: set[int]) -> Iterator[tuple[int, int]]:
             start = None
 
 
-def main(arguments: Sequence[str]) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("out", type=Path, help="the file to write")
+    out = parser.parse_args().out
     classes = scanner_classes()
     named = {classes[ord(c)] for c in "".join(MEMBERS.values()) + SINGLE}
     if named != set(classes) - {classes[0]}:
@@ -85,8 +89,8 @@ def main(arguments: Sequence[str]) -> None:
         lines += [f'    "{name}": """']
         lines += ["        " + line for line in textwrap.wrap(text, 100)]
         lines += ['    """,']
-    Path(arguments[0]).write_text("\n".join([*lines, "}", ""]))
+    out.write_text("\n".join([*lines, "}", ""]))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -16,9 +16,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--tokens", type=Path, required=True)
-    parser.add_argument("sets", nargs="+")
+    parser.add_argument("--data", type=Path, required=True, help="the folder of the collections")
+    parser.add_argument("--tokens", type=Path, required=True, help="a folder for what is written")
+    parser.add_argument("sets", nargs="+", help="names of collections")
     arguments = parser.parse_args()
     lucene = Lucene()
     arguments.tokens.mkdir(parents=True, exist_ok=True)

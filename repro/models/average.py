@@ -12,14 +12,16 @@ import argparse
 import json
 from pathlib import Path
 
+from script import run
+
 from tamis.models.checkpoint import load_checkpoint, save_checkpoint
 from tamis.train.average import averaged
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    arguments.add_argument("trained", type=Path, nargs="+")
-    arguments.add_argument("--out", type=Path, required=True)
+    arguments.add_argument("trained", type=Path, nargs="+", help="folders")
+    arguments.add_argument("--out", type=Path, required=True, help="folder for last/ and log.jsonl")
     given = arguments.parse_args()
     save_checkpoint(averaged([load_checkpoint(each / "last") for each in given.trained]), given.out / "last")
     lines = [
@@ -31,4 +33,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

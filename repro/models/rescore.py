@@ -15,7 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from prepare import PASSAGE_TOKENS, QUERY_TOKENS, SEED, say
+from prepare import PASSAGE_TOKENS, QUERY_TOKENS, SEED
+from script import run, say
 from teach import unit
 
 from tamis.columns import Array
@@ -33,12 +34,12 @@ _STEP = 8192  # queries at a time
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    arguments.add_argument("--set", type=Path, required=True)
-    arguments.add_argument("--model", required=True)
+    arguments.add_argument("--set", type=Path, required=True, help="what teach.py made")
+    arguments.add_argument("--model", required=True, help="the cross-encoder's folder")
     arguments.add_argument(
-        "--weight", type=float, default=1.0, help="of the cross-encoder beside the teachers"
+        "--weight", type=float, default=1.0, help="of the cross-encoder beside the teachers (1)"
     )
-    arguments.add_argument("--out", type=Path, required=True)
+    arguments.add_argument("--out", type=Path, required=True, help="folder for the new set")
     given = arguments.parse_args()
     rescore(given.set, given.model, given.weight, given.out)
 
@@ -101,4 +102,4 @@ def score(data: TrainingSet, documents: Array, model: Checkpoint) -> Array:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -17,6 +17,8 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from script import run
+
 from tamis.models.checkpoint import load_checkpoint, save_checkpoint
 
 HERE = Path(__file__).parent
@@ -77,30 +79,38 @@ def steps(data: str) -> dict[str, Step]:
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     arguments.add_argument("name", choices=["mono", "mono-tiny", "duo"])
-    arguments.add_argument("--data", type=Path, required=True)
-    arguments.add_argument("--bases", type=Path, required=True)
-    arguments.add_argument("--out", type=Path, required=True)
+    arguments.add_argument("--data", type=Path, required=True, help="folder of the collections")
+    arguments.add_argument("--bases", type=Path, required=True, help="folder of the starting weights")
+    arguments.add_argument("--out", type=Path, required=True, help="folder for all that is made")
     given = arguments.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     bases = given.out / "bases"
     if not bases.exists():
-        bases.symlink_to(given.bases.resolve())
-    run(given.name, steps(str(given.data.resolve())), given.out)
+        bases.unlink(missing_ok=True)  # a link that leads nowhere
+        bases.symlink_to(given.bases.resolve(strict=True))
+    do(given.name, steps(str(given.data.resolve())), given.out)
     folder = given.out / "release" / given.name
     release(given.out / given.name, folder)
     if given.name != "duo":  # whose scores are chances already: of pairs, in both orders
-        command = [sys.executable, str(HERE / "calibrate.py"), str(folder), "--dev", str(given.out / "dev")]
-        subprocess.run(command, check=True)
+        command = [sys.executable, str(HERE / "calibrate.py"), f"release/{given.name}", "--dev", "dev"]
+        call(command, given.out)
 
 
-def run(name: str, every: dict[str, Step], out: Path) -> None:
+def do(name: str, every: dict[str, Step], out: Path) -> None:
     """A step, after those that it needs."""
     step = every[name]
     for needed in step.after:
-        run(needed, every, out)
+        do(needed, every, out)
     if not (out / step.done).exists():
         print(f"-- {name}", flush=True)
-        subprocess.run(step.command, cwd=out, check=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+        call(step.command, out)
+
+
+def call(command: list[str], folder: Path) -> None:
+    """One that fails has said why."""
+    done = subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+    if done.returncode:
+        raise SystemExit(done.returncode)
 
 
 def release(trained: Path, folder: Path) -> None:
@@ -114,4 +124,4 @@ def release(trained: Path, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

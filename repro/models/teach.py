@@ -19,7 +19,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from numba import njit, prange
-from prepare import PASSAGE_TOKENS, QUERY_TOKENS, SEED, say
+from prepare import PASSAGE_TOKENS, QUERY_TOKENS, SEED
+from script import run, say
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -91,16 +92,28 @@ class Dev:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    arguments.add_argument("--set", type=Path, required=True)
-    arguments.add_argument("--dev", type=Path, required=True)
-    arguments.add_argument("--teacher", action="append", required=True, help="FOLDER=WEIGHT")
-    arguments.add_argument("--out", type=Path, required=True)
-    arguments.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    arguments.add_argument("--set", type=Path, required=True, help="what prepare.py made")
+    arguments.add_argument("--dev", type=Path, required=True, help="the same")
+    arguments.add_argument(
+        "--teacher", type=weighted, action="append", required=True, help="FOLDER=WEIGHT, repeated"
+    )
+    arguments.add_argument("--out", type=Path, required=True, help="folder for the new set")
+    arguments.add_argument(
+        "--device",
+        default="cuda" if torch.cuda.is_available() else "cpu",
+        help="cuda, if there is one, or cpu",
+    )
     given = arguments.parse_args()
-    weights = {
-        Path(name): float(weight) for name, _, weight in (each.rpartition("=") for each in given.teacher)
-    }
-    teach(given.set, given.dev, weights, given.out, given.device)
+    teach(given.set, given.dev, dict(given.teacher), given.out, given.device)
+
+
+def weighted(text: str) -> tuple[Path, float]:
+    """
+    >>> weighted("bases/gte-small=2")[1]
+    2.0
+    """
+    name, _, weight = text.rpartition("=")
+    return Path(name), float(weight)
 
 
 def teach(prepared: Path, dev_folder: Path, weights: dict[Path, float], out: Path, device: str) -> None:
@@ -340,4 +353,4 @@ def report_dev(dev: Dev, teachers: Sequence[Teacher]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

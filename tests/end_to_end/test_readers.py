@@ -22,9 +22,11 @@ from pathlib import Path
 import pytest
 
 from tamis import Document, Index
+from tamis.columns import Column, ColumnInfo
 from tamis.errors import UnknownDocumentError
 from tamis.retrieve.index import create
 from tamis.retrieve.score import BM25
+from tamis.retrieve.verify import verify
 
 COMMITS = 25
 Read = Callable[[], int]
@@ -264,6 +266,27 @@ def test_a_removed_segment_stays_readable_for_those_who_have_it_open(tmp_path: P
     assert len(search(old)[0]) == 100
     with pytest.raises(UnknownDocumentError):
         index.document("d7")
+
+
+def test_checksums_are_those_of_one_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer that removes files while they are verified has not damaged the index."""
+    index = Index.build(documents_of(0), tmp_path / "idx")
+    index.add(documents_of(1))
+    opened = []
+
+    def open_after_a_merge(path: Path, info: ColumnInfo) -> Column:
+        opened.append(path)
+        if len(opened) == 3:
+            index.merge()
+        return Column(path, info)
+
+    monkeypatch.setattr("tamis.retrieve.verify.Column", open_after_a_merge)
+    assert verify(tmp_path / "idx") == []
+    merged = [path for path in opened if path.parent.name == index.segments[0].info.name]
+    assert len(merged) == len(index.segments[0].info.columns)
+    victim = merged[0]
+    victim.unlink()
+    assert verify(tmp_path / "idx") == [f"{victim} is missing"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts open files in /proc")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -234,7 +235,7 @@ def text_of(terms: Counter[str]) -> str:
 @pytest.mark.filterwarnings("error")
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(cases())
-def test_three_ways_to_search_agree(case: Case) -> None:
+def test_four_ways_to_search_agree(case: Case) -> None:
     with tempfile.TemporaryDirectory() as folder:
         documents = [Document(identity, text_of(terms)) for identity, terms in case.documents.items()]
         index = Index.build(
@@ -253,6 +254,11 @@ def test_three_ways_to_search_agree(case: Case) -> None:
                     assert ids == plain_ids, (model, query, k)
                     assert scores.tolist() == plain_scores.tolist(), (model, query, k)
                     check_against_reference(ids, scores.tolist(), scored, k)
+                    with pytest.MonkeyPatch.context() as patch:
+                        patch.setattr("tamis.retrieve.search._worth_tables", lambda *_: False)
+                        bare_ids, bare_scores = index.search(query, model, k, **filters)
+                    assert ids == bare_ids, (model, query, k)
+                    assert scores.tolist() == bare_scores.tolist(), (model, query, k)
 
 
 # -- large collections: many windows of documents, many blocks of postings
@@ -367,6 +373,26 @@ def test_the_formulae_hold_in_large_collections(large: Large, model: Model) -> N
         scored = reference(large.documents, query, model, set(large.documents))
         ids, scores = large.index.search(query, model, 1000, backend="numba")
         check_against_reference(ids, scores.tolist(), scored, 1000)
+
+
+@pytest.mark.parametrize(
+    "model", [BM25(), BM25(variant="robertson"), QueryLikelihood(variant="exact")], ids=repr
+)
+def test_a_query_of_many_terms_takes_memory_by_its_postings(tmp_path: Path, model: Model) -> None:
+    """And not by its terms times the lengths of documents times the highest tf: a thousandfold."""
+    documents = {f"d{i}": Counter({f"t{i}": 1, "common": 2 * i + 1}) for i in range(600)}
+    index = Index.build(
+        [Document(identity, text_of(terms)) for identity, terms in documents.items()],
+        tmp_path / "idx",
+        analyzer="whitespace",
+    )
+    query = dict.fromkeys(["common", *(f"t{i}" for i in range(600))], 1.0)
+    tracemalloc.start()
+    ids, scores = index.search(query, model, 1000)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 60_000_000
+    check_against_reference(ids, scores.tolist(), reference(documents, query, model, set(documents)), 1000)
 
 
 def test_terms_that_add_nothing_to_most_documents(tmp_path: Path) -> None:

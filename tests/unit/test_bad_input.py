@@ -12,6 +12,7 @@ import xxhash
 
 from tamis import Document, Index
 from tamis.errors import CorruptError, InputError, StorageError, TamisError, UnknownDocumentError
+from tamis.retrieve.dependence import SDM
 from tamis.retrieve.index import create
 from tamis.retrieve.score import BM25, QueryLikelihood, TfIdf
 from tamis.retrieve.search import Backend
@@ -380,6 +381,20 @@ def test_filters_with_unknown_ids_and_with_none(index: Index, backend: Backend) 
     assert found(only=["d4", "unknown", "d4", "d3"]) == ["d4"]
     assert found(without=["unknown", "d4"]) == ["d1", "d2"]
     assert found(only=["d1", "d4"], without=["d4"]) == ["d1"]
+
+
+@pytest.mark.parametrize("filters", [{"only": "d1"}, {"without": "d1"}])
+def test_one_id_is_no_filter(tmp_path: Path, filters: dict[str, str]) -> None:
+    """It would be the ids "d" and "1"."""
+    index = Index.build([Document("d1", "sieve"), Document("d2", "sieve")], tmp_path / "idx", positions=True)
+    said = r"'d1' is one id where several are wanted: give a list: \['d1'\]"
+    with pytest.raises(InputError, match=said):
+        index.bm25(**filters)
+    with pytest.raises(InputError, match=said):
+        index.search({"siev": 1.0}, BM25(), 10, **filters)
+    if "only" in filters:
+        with pytest.raises(InputError, match=said):
+            SDM(index, only="d1")
 
 
 def test_an_unknown_backend(index: Index) -> None:

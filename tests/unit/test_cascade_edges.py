@@ -46,6 +46,13 @@ def model(tiny_checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPat
     return str(place / "model")
 
 
+def test_limits_that_leave_nothing_to_read(model: str) -> None:
+    with pytest.raises(InputError, match="a query_limit of 0 tokens: use 1 or more"):
+        Cascade(model, query_limit=0)
+    with pytest.raises(InputError, match="no room for a text and a query: raise the limit"):
+        Cascade(model, limit=4).prepare()
+
+
 def given(texts: list[str]) -> Ranking:
     return placed(Query("q", "castle song"), [Document(f"d{n}", text) for n, text in enumerate(texts)])
 

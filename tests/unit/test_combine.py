@@ -93,6 +93,14 @@ def test_reciprocal_rank() -> None:
     assert reciprocal_rank(2, k=0).tolist() == [1.0, 0.5]
 
 
+@pytest.mark.parametrize("largest", [5e-324, 1e-200, 1.0, 1e200, 1.7e308])
+def test_normalising_scores_of_any_size(largest: float) -> None:
+    scores = np.array([largest, 0.0, -largest])
+    assert min_max(scores).tolist() == [1.0, 0.5, 0.0]
+    assert z_norm(scores).tolist() == pytest.approx([1.5**0.5, 0.0, -(1.5**0.5)])
+    assert z_norm(scores[:2]).tolist() == [1.0, -1.0]
+
+
 @pytest.mark.parametrize("function", [min_max, z_norm])
 @pytest.mark.parametrize("score", [np.nan, np.inf, -np.inf])
 def test_scores_must_be_finite(function, score: float) -> None:  # type: ignore[no-untyped-def]
@@ -402,6 +410,8 @@ def test_what_they_print_as() -> None:
         (lambda t: Fuse(t, t, how="sum"), "fuse with how='sum': use rrf, combsum, combmnz"),
         (lambda t: Fuse(t, t, k=-1), "fuse with k=-1: use a whole number of at least 0"),
         (lambda t: Fuse(t, t, k=0.5), "fuse with k=0.5: use a whole number of at least 0"),
+        (lambda t: Fuse(t, t, k=np.inf), "fuse with k=inf: use a whole number of at least 0"),
+        (lambda t: Fuse(t, t, k=np.nan), "fuse with k=nan: use a whole number of at least 0"),
         (
             lambda t: Fuse(t, t, how="combsum", k=9),
             "fuse with how=combsum has no k: leave k out, or use how=rrf",

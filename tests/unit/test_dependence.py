@@ -145,11 +145,24 @@ def test_positions_are_needed(tmp_path: Path) -> None:
         lambda: Dependence(window=1),
         lambda: Dependence(mu=0.0),
         lambda: Dependence(mu=math.nan),
+        lambda: Dependence(mu=math.inf),
+        lambda: Dependence(mu=1e-320),  # mu P is zero, and has no logarithm
         lambda: Dependence(terms=-0.1),
         lambda: Dependence(ordered=-0.1),
         lambda: Dependence(unordered=-0.1),
+        lambda: Dependence(terms=math.nan),
+        lambda: Dependence(ordered=math.inf),
+        lambda: Dependence(unordered=1e38),  # the score is more than single precision holds
     ],
 )
 def test_impossible_parameters(make) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(InputError, match="use a window of at least 2, mu > 0 and weights of at least 0"):
+    said = "use a window of at least 2, 1e-09 <= mu <= 1,000,000 and weights between 0 and "
+    with pytest.raises(InputError, match=said):
         make()
+
+
+@pytest.mark.parametrize("mu", [1e-9, 1e6])
+@pytest.mark.parametrize("weight", [1e-30, 1e30])
+def test_extreme_parameters_give_scores(index: Index, mu: float, weight: float) -> None:
+    found = SDM(index, Dependence(weight, weight, weight, mu=mu))("a b c")
+    assert len(found) and np.isfinite(found.scores).all()

@@ -59,6 +59,13 @@ def test_a_dev_run_is_reranked_as_the_stage_would(folder: Path, tmp_path: Path) 
     assert dev.score(TorchBackend(checkpoint, "cpu")) == pytest.approx(
         sum(1 / math.log2(rank + 1) for rank in ranks) / 2
     )
+    long = replace(settings, corpus=(str(tmp_path / "long.jsonl"),))
+    (tmp_path / "long.jsonl").write_text(
+        "".join(json.dumps({"_id": d.id, "text": "a " * 600}) + "\n" for d in documents)
+    )
+    config = replace(checkpoint.config, positions=1024)
+    whole = open_dev(long, Tokenizer(folder), config, Limits(total=1024), pairs=False)
+    assert whole.inputs.lengths.min() > 600
     in_twos = open_dev(
         settings, Tokenizer(folder), replace(checkpoint.config, segments=3), Limits(), pairs=True
     )

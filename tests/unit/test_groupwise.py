@@ -267,6 +267,11 @@ def test_weights_of_documents_count(judged: tuple[Run, dict[str, dict[str, int]]
         ({"hidden": (0,)}, r"layers of \[0\]"),
         ({"steps": 0}, "0 steps"),
         ({"learning_rate": 0.0}, "a learning rate of 0.0: use a number above 0"),
+        (
+            {"learning_rate": 1e300},
+            "a learning rate of 1e[+]300 ends in weights that are no numbers: use a sma",
+        ),
+        ({"learning_rate": np.inf}, "a learning rate of inf ends in weights"),
         ({"seed": -1}, "seed"),
         ({"weights": {"q": {"a": -1.0}}}, "a weight of query 'q' is below 0 or no number"),
         ({"features": ["length"]}, "length of groupwise needs an index: give `index`"),

@@ -303,6 +303,25 @@ def test_a_refused_replacement_keeps_the_old_document(tmp_path: Path) -> None:
     assert_same(index, kept, tmp_path / "fresh")
 
 
+@pytest.mark.parametrize("deleted", [[], ["b"]])
+def test_a_commit_after_nothing_but_refusals(tmp_path: Path, deleted: list[str]) -> None:
+    index = Index.build([Document("a", "sieve"), Document("b", "flour")], tmp_path / "idx")
+    with index.writer() as changes:
+        with pytest.raises(InputError):
+            changes.add(Document("c", "\udc80"))
+        for identity in deleted:
+            changes.delete(identity)
+        changes.commit()
+        with pytest.raises(InputError):
+            changes.add(Document("c", "\udc80"))
+        changes.add(Document("c", "cake"))
+        changes.commit()
+    kept = [Document("a", "sieve"), Document("b", "flour"), Document("c", "cake")]
+    assert_same(index, [each for each in kept if each.id not in deleted], tmp_path / "fresh")
+    assert index.manifest.generation == (3 if deleted else 2)
+    assert verify(tmp_path / "idx") == []
+
+
 # -- postings at their limits
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -308,11 +309,26 @@ def test_it_is_a_stage_of_the_language() -> None:
         ("k=0", "listwise over 0 candidates: use a k of 1 or more"),
         ("rounds=0", "listwise in 0 rounds: use 1 or more"),
         ("seed=-1", "the seed -1: use a whole number of at least 0"),
+        ("query_limit=0", "a query_limit of 0 tokens: use 1 or more"),
+        ("limit=0", "a limit of 0 tokens: use 1 or more"),
     ):
         with pytest.raises(ExpressionError, match=said):
             build(f"listwise({option})")
     with pytest.raises(ExpressionError, match=r"in maxp\(listwise\): maxp of listwise: give a pointwise"):
         build("maxp(listwise)")
+
+
+def test_too_small_a_limit_is_found_before_there_are_candidates(folder: Path) -> None:
+    with pytest.raises(InputError, match="no room for 4 texts and a query: raise the limit"):
+        stage(folder, limit=10).prepare()
+    stage(folder, limit=11).prepare()
+
+
+def test_texts_of_more_than_512_tokens(tiny_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    written(tiny_checkpoint(tmp_path / "plain", positions=1400, layers=1), tmp_path / "model", texts=2)
+    ranker = stage(tmp_path, limit=1400)
+    ranker.rank("castle", ["a " * 600, "song"])
+    assert ranker.tally.truncation.text_tokens_lost == 0
 
 
 def test_a_server_knows_it(folder: Path) -> None:
@@ -370,6 +386,19 @@ def test_a_checkpoint_comes_back(dtype: str, folder: Path, tmp_path: Path) -> No
         wanted = checkpoint.head[name].astype(dtype).astype(np.float32)
         assert again.head[name].tobytes() == wanted.tobytes()
     assert json.loads((tmp_path / "copy" / "config.json").read_text())["tamis_listwise_texts"] == N
+
+
+def test_a_model_in_shards(folder: Path, tmp_path: Path) -> None:
+    place = tmp_path / "model"
+    shutil.copytree(folder / "model", place)
+    tensors = {name: each.read() for name, each in stored_tensors(place / "model.safetensors").items()}
+    shards = {name: f"model-{number % 2}.safetensors" for number, name in enumerate(sorted(tensors))}
+    for shard in set(shards.values()):
+        write_tensors(place / shard, {name: tensors[name] for name in tensors if shards[name] == shard})
+    (place / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    (place / "model.safetensors").unlink()
+    texts = ["castle", "song war", "river"]
+    assert stage(tmp_path).rank("castle song", texts) == stage(folder).rank("castle song", texts)
 
 
 def test_heads_to_begin_with(folder: Path) -> None:

@@ -22,7 +22,7 @@ from tamis.models.lists import load_lists  # noqa: E402
 from tamis.models.templates import Inputs, Tokenised, listwise, text_spans  # noqa: E402
 from tamis.models.tokenizer import open_tokenizer  # noqa: E402
 from tamis.models.weights import stored_tensors  # noqa: E402
-from tamis.rank.given import Documents  # noqa: E402
+from tamis.rank.given import Documents, placed  # noqa: E402
 from tamis.rank.groups import drawn_groups  # noqa: E402
 from tamis.ranking import Ranking  # noqa: E402
 from tamis.train import losses  # noqa: E402
@@ -286,6 +286,16 @@ def test_a_dev_run_is_read_as_the_stage_reads(folder: Path) -> None:
     assert dev.ends.tolist() == [0, 6, 9] and dev.inputs.lengths.max() <= 48
     # the relevant one is beyond k, and keeps its place
     assert dev.score(ListwiseBackend(start, "cpu")) == pytest.approx(1 / np.log2(10))
+
+
+def test_a_dev_run_of_texts_of_more_than_512_tokens(folder: Path) -> None:
+    given = placed(Query("q", "castle"), [Document("d", "a " * 600)])
+    nothing = Inputs(np.zeros(0, np.int32), np.zeros(0, np.uint8), np.zeros(1, np.int64))
+    plain = DevRun([given], nothing, np.zeros(2, np.int64), None, {}, "nDCG@10")
+    checkpoint = open_start(recipe(folder)).start
+    config = replace(checkpoint.config, positions=4096)
+    dev = in_groups(plain, open_tokenizer(checkpoint), config, Limits(8, 4096), Listwise(n=N, rounds=1))
+    assert dev.inputs.lengths.tolist() == [2 + 3 + 600 + 1]
 
 
 # -- starts

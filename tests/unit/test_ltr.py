@@ -171,6 +171,13 @@ def test_what_python_may_get_wrong(index: Index) -> None:
         LTR(index.bm25(), weights="1")("a b")
 
 
+def test_a_score_that_is_too_large_to_be_one(index: Index) -> None:
+    with pytest.raises(TamisError, match="a score is not a finite number"):
+        LTR(score=1e308, normalise="raw")(candidates())
+    with pytest.raises(TamisError, match="a score is not a finite number"):
+        LTR(index.bm25(), index.ql(), index.bm25(), weights="-1e308 1 -1e308")(candidates())
+
+
 # -- the model
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +50,25 @@ def test_int8_is_close_to_fp32(tiny_checkpoint: Callable[..., Path], tmp_path: P
     exact, small = (Engine(OnnxBackend(checkpoint, p)).margins(inputs) for p in ("fp32", "int8"))
     assert not np.array_equal(exact, small)
     assert np.corrcoef(exact, small)[0, 1] > 0.97
+
+
+def test_layers_that_share_weights_score_as_layers_with_the_same_weights(
+    tiny_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    """A matrix is quantised for what it is multiplied with: one that comes out of the projection, or out of a
+    norm."""
+    shared = load_checkpoint(tiny_checkpoint(tmp_path / "albert", "albert", layers=3))
+    layers = {f"layers.{n}.{part}": f"layers.0.{part}" for n in range(3) for part in _parts(shared.tensors)}
+    repeated = {name: shared.tensors[layers.get(name, name)] for name in (*shared.tensors, *layers)}
+    unshared = replace(shared, config=replace(shared.config, layer_groups=3), tensors=repeated)
+    inputs = some_inputs()
+    one, other = (Engine(OnnxBackend(each, "int8")).margins(inputs) for each in (shared, unshared))
+    assert one.tolist() == other.tolist()
+
+
+def _parts(names: Iterable[str]) -> list[str]:
+    """What a layer has: `attention.query.weight`, ..."""
+    return [name.removeprefix("layers.0.") for name in names if name.startswith("layers.0.")]
 
 
 def test_two_labels_give_the_difference(tiny_checkpoint: Callable[..., Path], tmp_path: Path) -> None:

@@ -11,11 +11,13 @@ import pytest
 from tamis import Document, Duo, Index, Mono, Query, Ranking, ScoreKind
 from tamis.columns import Array
 from tamis.errors import InputError, TamisError, UnknownDocumentError
+from tamis.infer.cross_encoder import Tally
 from tamis.infer.onnx_backend import OnnxBackend
 from tamis.infer.tokens import build_tokens
 from tamis.models.checkpoint import load_checkpoint
 from tamis.models.templates import Inputs
 from tamis.rank.aggregate import probability
+from tamis.rank.passage import SumP
 
 WORDS = [
     "river",
@@ -139,6 +141,23 @@ def test_the_tally_counts_inferences_and_what_was_cut(models: Path) -> None:
     assert stage.tally.truncation.text_tokens_lost > 50
     stage.rank("castle song", ["war"])
     assert stage.tally.inferences == 4
+
+
+def test_a_model_with_room_for_it_reads_more_than_512_tokens(
+    tiny_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    tiny_checkpoint(tmp_path / "long", positions=1024)
+    document = Document("d", "a " * 900 + "b")
+    index = Index.build([document], tmp_path / "idx")
+    for limit, lost in ((512, 901 - (512 - 3 - 1)), (1024, 0)):
+        stage = mono(tmp_path, "long", limit=limit)
+        stage.rank("b", [document])
+        (index.bm25() >> stage)("b")
+        assert stage.tally.truncation.text_tokens_lost == 2 * lost
+        build_tokens(index, stage.encoder.tokenizer)  # the first 512, which are too few for the next
+    passages = SumP(stage, window=901, stride=901, passages=None)
+    passages.rank("b", [document])
+    assert (passages.tally.inferences, passages.tally.truncation.text_tokens_lost) == (1, 0)
 
 
 def test_a_long_query_is_cut_to_its_budget(models: Path) -> None:
@@ -328,6 +347,16 @@ def test_duo_needs_three_segments(models: Path) -> None:
         Duo(str(models / "mono")).rank("q", ["a", "b"])
 
 
+def test_a_model_that_does_not_take_the_inputs_is_found_before_there_are_any(models: Path) -> None:
+    with pytest.raises(InputError, match="no room for a text and a query: raise the limit"):
+        mono(models, "roberta", limit=5).prepare()
+    with pytest.raises(InputError, match="duo needs three segment types where the model has 2"):
+        Duo(str(models / "mono")).prepare()
+    for stage in (mono(models, limit=5), duo(models)):
+        stage.prepare()
+        assert stage.tally == Tally()
+
+
 # -- what a stage is
 
 
@@ -382,6 +411,8 @@ def test_without_positions_the_order_of_words_does_not_matter(models: Path) -> N
         ({"device": "tpu"}, "no device 'tpu': use auto, cpu, cuda, mps"),
         ({"precision": "int4"}, "no precision 'int4'"),
         ({"form": "odd"}, "no form 'odd'"),
+        ({"query_limit": 0}, "a query_limit of 0 tokens: use 1 or more"),
+        ({"limit": -1}, "a limit of -1 tokens: use 1 or more"),
     ],
 )
 def test_unknown_options(models: Path, options: dict[str, object], message: str) -> None:

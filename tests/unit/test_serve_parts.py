@@ -19,6 +19,22 @@ from tamis.text.analyze import get_analyzer
 pytest.importorskip("pydantic")
 
 
+def test_a_bug_is_answered_on_a_connection_that_says_it_ends() -> None:
+    """uvicorn closes it: who does not know would send the next request into nothing."""
+    fastapi, testclient = pytest.importorskip("fastapi"), pytest.importorskip("fastapi.testclient")
+    from tamis.serve.problems import install
+
+    app = fastapi.FastAPI()
+    install(app)
+
+    @app.get("/")
+    async def broken() -> None:
+        raise ZeroDivisionError
+
+    answer = testclient.TestClient(app, raise_server_exceptions=False).get("/")
+    assert (answer.status_code, answer.headers["connection"]) == (500, "close")
+
+
 def test_labels_are_escaped() -> None:
     counter = Counter("c_total", "About.", ["path"])
     counter.add(1, 'a"b\\c\nd')

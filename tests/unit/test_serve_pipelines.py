@@ -48,6 +48,28 @@ def test_pipelines_that_are_alike_are_built_once_and_share_their_model(index: In
     assert pipelines.rerank(None).expression == own
 
 
+@pytest.mark.parametrize(
+    ("searching", "given"),
+    [
+        ("bm25 % 9 >> interpolate(MONO, alpha=0.3)", "MONO"),
+        (
+            "bm25 >> normalise % 5 >> interpolate(MONO % 4 >> MONO) % 3 >> MONO",
+            "MONO % 4 >> MONO % 3 >> MONO",
+        ),
+        ("bm25 % 9 >> interpolate(interpolate(MONO)) % 3", "MONO"),
+        ("bm25 % 9 >> ltr(score=1) >> MONO % 3 >> normalise", "MONO % 3 >> normalise"),
+        ("bm25 % 9 >> MONO >> interpolate(MONO)", "MONO >> interpolate(MONO)"),
+        ("bm25 % 9 >> ltr(score=1, idf=1)", "mono"),
+    ],
+)
+def test_candidates_that_are_given_have_no_scores_to_work_on(
+    index: Index, model: str, searching: str, given: str
+) -> None:
+    own = f'mono(model="{model}")'
+    pipelines = Pipelines(index, searching.replace("MONO", own))
+    assert pipelines.rerank(None).expression == given.replace("MONO", own)
+
+
 def test_models_that_a_client_may_name(index: Index, model: str) -> None:
     pipelines = Pipelines(index, "bm25")
     with pytest.raises(ExpressionError, match="this server has no model"):

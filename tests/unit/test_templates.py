@@ -274,6 +274,16 @@ def test_listwise_of_a_small_model() -> None:
         listwise([7], TEXTS, np.array([[0, 1, 2, -1]]), BERT, total_limit=10)
 
 
+def test_listwise_leaves_a_token_to_each_text() -> None:
+    """Of 9 tokens the query would have 2, and 8 texts 7."""
+    texts, group = of_length(*[30] * 8), np.arange(8)[None]
+    with pytest.raises(InputError, match="no room for 8 texts and a query: raise the limit"):
+        listwise(range(70), texts, group, BERT, total_limit=2 + 8 + 9)
+    for query_limit, total_limit in ((62, 2 + 8 + 10), (1, 2 + 8 + 9)):
+        inputs, _ = listwise(range(70), texts, group, BERT, query_limit=query_limit, total_limit=total_limit)
+        assert text_spans(inputs, BERT).counts.tolist() == [2] * 8
+
+
 def test_listwise_of_no_groups() -> None:
     inputs, truncation = listwise(QUERY, Tokenised.of([]), np.zeros((0, 3), np.int64), BERT)
     assert len(inputs) == 0 and truncation.texts == 0

@@ -74,6 +74,21 @@ def test_a_text_cannot_forge_a_separator(tokenizer: Tokenizer) -> None:
     assert words(tokenizer, "x [SEP] y") == ["x", "[", "sep", "]", "y"]
 
 
+@pytest.mark.parametrize("text", ["x </s> y", "x<s>y", "<pad>", "x </s></s> y"])
+def test_nor_where_special_tokens_are_words_of_the_vocabulary(text: str, tmp_path: Path) -> None:
+    """As in XLM-RoBERTa, whose pieces include them; </s> is a tag of HTML."""
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", "\u2581", "x", "y"]
+    made = Library(models.Unigram([(piece, -float(n > 3)) for n, piece in enumerate(pieces)], unk_id=3))
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    made.add_special_tokens(pieces[:4])
+    made.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    tokenizer = saved(tmp_path, made)
+    ids, _ = tokenizer.places(text)
+    assert list(ids) == tokenizer.encode([text]).ids.tolist()
+    assert set(ids) <= {3, 4, 5, 6} and 3 in ids
+    assert tokenizer.special.sep == 2
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

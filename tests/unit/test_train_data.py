@@ -17,7 +17,7 @@ from tamis.models.tokenizer import Tokenizer
 from tamis.train.dev import open_dev
 from tamis.train.recipe import Data, Dev, Examples, Limits, Model, Optimiser, Recipe, read_recipe
 from tamis.train.sets import TrainingSet
-from tamis.train.sources import open_set, read_examples
+from tamis.train.sources import open_examples, open_set, read_examples
 from tamis.train.watch import Watch
 
 TOPICS = """
@@ -130,3 +130,14 @@ def test_a_saved_set_has_its_queries_already() -> None:
     for changes in ({"field": "desc"}, {"only": ("q1",)}):
         with pytest.raises(InputError, match="has a set with field or only, and its queries are tokens"):
             Data(set="s", **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("total", "own", "kept"), [(512, None, 512), (900, None, 900), (900, 32, 32)])
+def test_a_text_is_read_as_far_as_the_model_reads(
+    total: int, own: int | None, kept: int, made: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "c.tsv").write_text("d1\t" + "onion " * 600 + "\nd2\ta spoon\nd3\tflour\n")
+    files = data(made, corpus=(str(tmp_path / "c.tsv"),), text_limit=own)
+    plan = Recipe(Model("unused"), (files,), Optimiser(steps=1), limits=Limits(total=total))
+    found, _ = open_examples(plan, Tokenizer(made / "model")).stream.batch(0)
+    assert found.documents.ends[1] - found.documents.ends[0] == kept

@@ -4,14 +4,12 @@ loaded with the model."""
 from __future__ import annotations
 
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tamis.columns import Array
 from tamis.errors import MissingDependencyError
 from tamis.infer.cores import cores
 from tamis.infer.cross_encoder import CrossEncoder
-from tamis.infer.runtime import Device, Precision
 from tamis.models.exits import ExitCheckpoint, exits_of
 from tamis.models.templates import Inputs
 
@@ -23,18 +21,7 @@ class CascadeEncoder(CrossEncoder):
     """A model with exits, ready to score; loaded when first used."""
 
     _engine: CascadeEngine | None
-
-    def __init__(
-        self,
-        model: str | Path,
-        *,
-        revision: str | None = None,
-        device: Device = "auto",
-        precision: Precision = "auto",
-        workers: int | None = None,
-    ) -> None:
-        super().__init__(model, revision=revision, device=device, precision=precision, workers=workers)
-        self._exits: ExitCheckpoint | None = None
+    _exits: ExitCheckpoint | None = None
 
     @property
     def exits(self) -> ExitCheckpoint:

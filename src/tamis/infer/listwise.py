@@ -4,14 +4,12 @@ with the model."""
 from __future__ import annotations
 
 from importlib.util import find_spec
-from pathlib import Path
 
 from tamis.columns import Array
 from tamis.errors import MissingDependencyError
 from tamis.infer.cores import cores
 from tamis.infer.cross_encoder import CrossEncoder
 from tamis.infer.engine import Engine, Progress
-from tamis.infer.runtime import Device, Precision
 from tamis.models.lists import ListCheckpoint, lists_of
 from tamis.models.templates import Inputs
 
@@ -19,17 +17,7 @@ from tamis.models.templates import Inputs
 class ListwiseEncoder(CrossEncoder):
     """A listwise model, ready to score; loaded when first used."""
 
-    def __init__(
-        self,
-        model: str | Path,
-        *,
-        revision: str | None = None,
-        device: Device = "auto",
-        precision: Precision = "auto",
-        workers: int | None = None,
-    ) -> None:
-        super().__init__(model, revision=revision, device=device, precision=precision, workers=workers)
-        self._lists: ListCheckpoint | None = None
+    _lists: ListCheckpoint | None = None
 
     @property
     def lists(self) -> ListCheckpoint:

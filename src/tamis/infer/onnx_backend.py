@@ -18,8 +18,8 @@ from tamis.models.templates import Inputs
 
 #: Tokens a batch: as many as keep what a layer computes inside a core's cache.
 TOKEN_BUDGET = 512
-#: Goes up when graphs are written otherwise, so that old files are not used.
-FORMAT = "3"
+#: Goes up when graphs are written otherwise, so that neither old files nor old scores are used.
+FORMAT = "4"
 _MADE_FROM, _FORMAT = "tamis.checkpoint", "tamis.format"
 
 
@@ -54,7 +54,7 @@ class OnnxBackend:
 
     @property
     def numerics(self) -> str:
-        return f"onnx-{self.precision}"
+        return f"onnx-{self.precision}-{FORMAT}"
 
     def margins(self, inputs: Inputs) -> Array:
         count = len(inputs.ends) - 1

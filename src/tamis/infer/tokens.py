@@ -123,7 +123,8 @@ class TokenStore:
 def texts_of(ranking: Ranking, tokenizer: Tokenizer, *, limit: int = KEPT) -> Tokenised:
     """The tokens of a ranking's candidates, in their order; from beside the index that they come from, where
     they are kept there. Others are made anew each time: candidates differ from query to query, and those that
-    go through two stages take far less time to tokenise than to score.
+    go through two stages take far less time to tokenise than to score. Of each text the first `limit` are
+    there, or more.
 
     >>> from tamis import Document
     >>> from tokenizers import Tokenizer as Library, models, pre_tokenizers
@@ -135,6 +136,7 @@ def texts_of(ranking: Ranking, tokenizer: Tokenizer, *, limit: int = KEPT) -> To
     >>> texts_of(index.bm25()("sieve"), tokenizer).ids.tolist()
     [2, 3]
     """
+    limit = max(limit, KEPT)  # what is kept serves those who need less of it
     if isinstance(ranking.texts, Index):
         return TokenStore(ranking.texts, tokenizer, limit=limit).texts(ranking.ids)
     return tokenizer.encode([document.contents for document in ranking.documents()], limit=limit)

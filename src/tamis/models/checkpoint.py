@@ -119,10 +119,10 @@ def stored_beside(folder: Path, prefix: str) -> dict[str, StoredTensor]:
     >>> stored_beside(getfixture("tmp_path"), "exits.")
     {}
     """
-    if not (folder / WEIGHTS).is_file():
+    if not any((folder / name).is_file() for name in (WEIGHTS, SHARDS)):
         return {}
-    every = stored_tensors(folder / WEIGHTS).items()
-    return {name: tensor for name, tensor in every if name.startswith(prefix)}
+    every = _weight_files(folder).values()
+    return {name: tensors[name] for tensors in every for name in tensors if name.startswith(prefix)}
 
 
 def checked_beside(

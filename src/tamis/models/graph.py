@@ -147,17 +147,19 @@ class _Quantised(_Writer):
         if zero not in self._zeros:
             self._zeros[zero] = self.node("Expand", middle, self.node("Shape", scale))
         quantised = self.node("QuantizeLinear", x, scale, self._zeros[zero], axis=0)
-        return _Operand(quantised, self.node("Unsqueeze", scale, self.numbers(1)), middle, factors)
+        return _Operand(quantised, self.node("Unsqueeze", scale, self.numbers(1)), middle, norm, factors)
 
     def product(self, x: Any, name: str) -> str:
         weights = np.asarray(self.tensors[f"{name}.weight"], np.float32)
         quantised, scales = per_row(weights if x.factors is None else weights * x.factors)
+        # a layer of ALBERT is multiplied with what comes out of several norms
+        own = f"{name}.{x.norm}" if x.norm else name
         product = self.node(
             "MatMulIntegerToFloat",
             x.quantised,
-            self.constant(f"{name}.weight", quantised.T),
+            self.constant(f"{own}.weight", quantised.T),
             self.constant("one", np.float32(1)),
-            self.constant(f"{name}.scale", scales),
+            self.constant(f"{own}.scale", scales),
             x.zero,
             domain=_EXTENSIONS,
         )
@@ -168,11 +170,13 @@ class _Quantised(_Writer):
 
 
 class _Operand(NamedTuple):
-    """A quantised matrix: its rows' scales, its zero, and what its channels were divided by."""
+    """A quantised matrix: its rows' scales, its zero, the norm that it comes out of, and what its channels
+    were divided by."""
 
     quantised: str
     scale: str
     zero: str
+    norm: str
     factors: Array | None
 
 

@@ -361,12 +361,13 @@ def _separators(special: Special) -> tuple[list[int], list[int]]:
 
 def _query_budget(limit: int, room: int, texts: int) -> int:
     """How many tokens a query may have beside so many texts, in the room that special tokens leave."""
-    if limit < 0 or room <= texts:
+    budget = min(limit, room // min(texts + 1, 4))
+    if limit < 0 or room <= texts or room - budget < texts:  # a token at least of each
         raise InputError(
             f"no room for {texts} texts and a query" if texts > 1 else "no room for a text and a query",
             remedy="raise the limit, or use a model with more positions",
         )
-    return min(limit, room // min(texts + 1, 4))
+    return budget
 
 
 def _assemble(

@@ -1,9 +1,10 @@
 """Texts to tokens: a checkpoint's `tokenizer.json`, read by the `tokenizers` library.
 
 Texts are tokenised without special tokens, which the templates add, and a text that spells one out ("[SEP]")
-is read as the plain characters it consists of: no document can forge the end of an input. A document is
-tokenised as its `contents`, title and text with a line break between, as the index analyses it; WordPiece
-takes the line break for a space, byte-level BPE gives it a token of its own.
+is read as the plain characters it consists of, or as an unknown word where a tokenizer has it as one piece
+(XLM-RoBERTa's): no document can forge the end of an input. A document is tokenised as its `contents`, title
+and text with a line break between, as the index analyses it; WordPiece takes the line break for a space,
+byte-level BPE gives it a token of its own.
 
 The library works with threads of its own, as many as there are cores, or none with
 `TOKENIZERS_PARALLELISM=false`. A process that forks after they have run is told on stderr that they are
@@ -30,7 +31,12 @@ if TYPE_CHECKING:
 
 _READ_FIRST = 8 * COUNTED  # characters of a long text: in English more than enough tokens to count
 _SPOILED = 128  # tokens at the end of what was read that a word cut in two can make different
-_NAMES = {"cls": ("[CLS]", "<s>"), "sep": ("[SEP]", "</s>"), "pad": ("[PAD]", "<pad>")}
+_NAMES = {
+    "cls": ("[CLS]", "<s>"),
+    "sep": ("[SEP]", "</s>"),
+    "pad": ("[PAD]", "<pad>"),
+    "unk": ("[UNK]", "<unk>"),
+}
 
 
 class Tokenizer:
@@ -53,8 +59,11 @@ class Tokenizer:
         self._library.no_truncation()
         self._library.no_padding()
         self._library.encode_special_tokens = True
-        self.special = _special(self._library, self.folder, pad)
-        self.fingerprint = _fingerprint(content)
+        named = _named(self._library, self.folder)
+        self.special = _special(self._library, self.folder, named, pad)
+        self._unknown = named.get("unk", self.special.pad)
+        self._forged = _spelled(self._library, self.special) - {self._unknown}
+        self.fingerprint = _fingerprint(content, self._forged)
 
     @cached_property
     def vocabulary(self) -> int:
@@ -76,7 +85,7 @@ class Tokenizer:
     def places(self, text: str) -> tuple[Sequence[int], Sequence[tuple[int, int]]]:
         """All tokens of a text without half surrogate pairs, and the characters from and to which each is."""
         found = self._library.encode(text, add_special_tokens=False)
-        return found.ids, found.offsets
+        return self._plain(found.ids), found.offsets
 
     def _rows(self, texts: Sequence[str]) -> list[list[int]]:
         try:
@@ -84,7 +93,13 @@ class Tokenizer:
         except TypeError:  # a surrogate, or no text at all
             whole = [_without_surrogates(text) for text in texts]
             encodings = self._library.encode_batch_fast(whole, add_special_tokens=False)
-        return [encoding.ids for encoding in encodings]
+        return [self._plain(encoding.ids) for encoding in encodings]
+
+    def _plain(self, ids: list[int]) -> list[int]:
+        """Tokens of a text, with an unknown word for each special token that it spells out."""
+        if self._forged.isdisjoint(ids):
+            return ids
+        return [self._unknown if number in self._forged else number for number in ids]
 
 
 def open_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
@@ -133,16 +148,30 @@ def _load(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
         ) from error
 
 
-def _fingerprint(content: dict[str, Any]) -> str:
+def _fingerprint(content: dict[str, Any], forged: frozenset[int]) -> str:
     """Of all that decides a text's tokens, and of nothing else: models that differ in padding or truncation
     share the tokens kept beside an index."""
     parts = [content.get(name) for name in ("normalizer", "pre_tokenizer", "model", "added_tokens")]
+    parts += [sorted(forged)] if forged else []
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _special(library: tokenizers.Tokenizer, folder: Path, padding: dict[str, Any] | None) -> Special:
+def _spelled(library: tokenizers.Tokenizer, special: Special) -> frozenset[int]:
+    """The special tokens that a text can spell out all the same: XLM-RoBERTa's are pieces of its model."""
+    added = library.get_added_tokens_decoder().items()
+    numbers = {special.cls, special.sep, *(number for number, token in added if token.special)}
+    spelled = ((number, library.id_to_token(number)) for number in numbers)
+    return frozenset(
+        number
+        for number, token in spelled
+        if token is not None and number in library.encode(token, add_special_tokens=False).ids
+    )
+
+
+def _special(
+    library: tokenizers.Tokenizer, folder: Path, named: dict[str, int], padding: dict[str, Any] | None
+) -> Special:
     """The special tokens, from how the tokenizer itself joins two texts; where it does not, by name."""
-    named = _named(library, folder)
     pad = padding["pad_id"] if padding else named.get("pad", 0)
     pair = library.encode("a", "a")
     shape = "".join("." if sequence is None else str(sequence) for sequence in pair.sequence_ids)

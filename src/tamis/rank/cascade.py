@@ -22,11 +22,11 @@ from tamis.infer.cascade import CascadeEncoder
 from tamis.infer.cross_encoder import Tally
 from tamis.infer.runtime import Device, Precision
 from tamis.models.exits import check_alpha, cost, kept, layers_run
-from tamis.models.templates import Inputs
+from tamis.models.templates import Inputs, Truncation
 from tamis.rank.aggregate import probability
 from tamis.rank.cache import ScoreCache, pair_keys, prefix
 from tamis.rank.mono import pointwise_inputs
-from tamis.rank.reranker import Reranker
+from tamis.rank.reranker import Reranker, check_limits
 from tamis.ranking import Ranking, ScoreKind, best_first
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ class Cascade(Reranker):
         cache: str | Path | ScoreCache | None = None,
     ) -> None:
         check_alpha(alpha)
+        check_limits(query_limit, limit)
         encoder = CascadeEncoder(
             model, revision=revision, device=device, precision=precision, workers=workers
         )
@@ -99,7 +100,7 @@ class Cascade(Reranker):
         return math.ceil(layers_run(candidates, layers, self.alpha) / layers[-1])
 
     def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
-        inputs, cuts = pointwise_inputs(self.encoder, rankings, self.query_limit, self.limit)
+        inputs, cuts = self._made(rankings)
         read = [self._read(*each) for each in zip(rankings, inputs, strict=True)]
         work = [self.inferences(len(ranking)) for ranking in rankings]
         tallies = [
@@ -109,6 +110,9 @@ class Cascade(Reranker):
         self._count(rankings, tallies)
         found = zip(rankings, read, strict=True)
         return [cascaded(ranking, margins, self.alpha) for ranking, (margins, _) in found]
+
+    def _made(self, rankings: Sequence[Ranking]) -> tuple[list[Inputs], list[Truncation]]:
+        return pointwise_inputs(self.encoder, rankings, self.query_limit, self.limit)
 
     def _read(self, ranking: Ranking, inputs: Inputs) -> tuple[Array, bool]:
         """The margins of a query's candidates at the exits that they reach, and whether they come from the

@@ -6,6 +6,7 @@ and normalises to zeros.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
@@ -35,7 +36,7 @@ def min_max(scores: Array) -> Array:
     >>> min_max(np.array([30.0, 15.0, 10.0])).tolist()
     [1.0, 0.25, 0.0]
     """
-    exact = _exact(scores)
+    exact = _scaled(_exact(scores))
     low, high = (exact.min(), exact.max()) if len(exact) else (0.0, 0.0)
     return np.asarray((exact - low) / (high - low)) if low < high else np.zeros(len(exact))
 
@@ -46,7 +47,7 @@ def z_norm(scores: Array) -> Array:
     >>> z_norm(np.array([3.0, 1.0])).tolist()
     [1.0, -1.0]
     """
-    exact = _exact(scores)
+    exact = _scaled(_exact(scores))
     # not by the deviation: rounding makes that of 0.1, 0.1, 0.1 other than zero
     if not len(exact) or exact.min() == exact.max():
         return np.zeros(len(exact))
@@ -69,6 +70,17 @@ def _exact(scores: Array) -> Array:
     if not np.isfinite(exact).all():
         raise TamisError("a score is not a finite number", remedy="check the stage that made it")
     return exact
+
+
+def _scaled(scores: Array) -> Array:
+    """The same within -1..1: the squares and differences of larger scores overflow, and the squares of very
+    small ones, as likelihoods are, are zero. By a power of two, which rounds nothing.
+
+    >>> _scaled(np.array([6.0, -3.0])).tolist()
+    [0.75, -0.375]
+    """
+    _, exponent = np.frexp(np.abs(scores).max(initial=0.0))
+    return np.asarray(np.ldexp(scores, -exponent))
 
 
 def reciprocal_rank(n: int, k: int = 60) -> Array:
@@ -323,7 +335,7 @@ def _check_choice(name: str, option: str, value: str, choices: Sequence[str]) ->
 
 def _check_fusion(how: Fusion, k: int) -> None:
     _check_choice("fuse", "how", how, get_args(Fusion))
-    if k < 0 or k != int(k):
+    if not 0 <= k < math.inf or k != int(k):
         raise InputError(f"fuse with k={k}", remedy="use a whole number of at least 0")
     if how != "rrf" and k != 60:
         raise InputError(f"fuse with how={how} has no k", remedy="leave k out, or use how=rrf")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
+from tamis.columns import Array
 from tamis.errors import InputError
 from tamis.expression import Call
 from tamis.infer.cross_encoder import CrossEncoder
 from tamis.infer.runtime import Device, Precision
+from tamis.infer.tokens import texts_of
 from tamis.models import templates
+from tamis.models.templates import Inputs, Truncation
 from tamis.rank.aggregate import (
     Aggregate,
     aggregate,
@@ -81,15 +82,20 @@ class Duo(Reranker):
         return inferences(min(self.k, candidates), self.aggregate, self.m)
 
     def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
+        inputs, cuts, pairs = self._made(rankings)
+        found = self._margins(rankings, inputs, cuts)
+        return [self._settled(*each) for each in zip(rankings, pairs, found, strict=True)]
+
+    def _made(self, rankings: Sequence[Ranking]) -> tuple[list[Inputs], list[Truncation], list[Array]]:
         config, tokenizer = self.encoder.checkpoint.config, self.encoder.tokenizer
         queries = tokenizer.encode([ranking.query.text for ranking in rankings])
-        inputs, pairs, cuts = [], [], []
+        inputs, cuts, pairs = [], [], []
         for number, ranking in enumerate(rankings):
             best = ranking.head(self.k)
             pairs.append(opponents(len(best), self.aggregate, self.m, self.seed, ranking.query.id))
             made, cut = templates.duo(
                 queries.take([number]).ids,
-                self._texts(best),
+                texts_of(best, tokenizer),
                 pairs[-1],
                 tokenizer.special,
                 total_limit=self.encoder.positions,
@@ -97,10 +103,9 @@ class Duo(Reranker):
             )
             inputs.append(made)
             cuts.append(cut)
-        found = self._margins(rankings, inputs, cuts)
-        return [self._settled(*each) for each in zip(rankings, pairs, found, strict=True)]
+        return inputs, cuts, pairs
 
-    def _settled(self, ranking: Ranking, pairs: np.ndarray, margins: np.ndarray) -> Ranking:
+    def _settled(self, ranking: Ranking, pairs: Array, margins: Array) -> Ranking:
         settled = min(self.k, len(ranking))
         probabilities = probability(margins)
         best = order(probabilities, pairs, settled, self.aggregate)

@@ -94,7 +94,14 @@ def train_groupwise(
     )
     begun = _begun((texts * len(ordered), *hidden, texts), seed)
     model = GroupwiseModel(tuple(ordered), begun, texts, normalise, queries=len(gains), seed=seed)
-    return _fitted(model, lists, steps, learning_rate)
+    with np.errstate(over="ignore", invalid="ignore"):
+        fitted = _fitted(model, lists, steps, learning_rate)
+    if not all(np.isfinite(part).all() for layer in fitted.layers for part in layer):
+        raise InputError(
+            f"a learning rate of {learning_rate} ends in weights that are no numbers",
+            remedy="use a smaller one",
+        )
+    return fitted
 
 
 def _gains(

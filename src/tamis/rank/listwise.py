@@ -17,10 +17,12 @@ from tamis.errors import InputError
 from tamis.expression import Call
 from tamis.infer.listwise import ListwiseEncoder
 from tamis.infer.runtime import Device, Precision
+from tamis.infer.tokens import texts_of
 from tamis.models import templates
+from tamis.models.templates import Inputs, Truncation
 from tamis.rank.cache import ScoreCache, cached_rows
 from tamis.rank.groups import check_rounds, drawn_groups, groups_a_round, settled
-from tamis.rank.reranker import Reranker
+from tamis.rank.reranker import Reranker, check_limits
 from tamis.ranking import Ranking
 
 NAME = "listwise"  # of the stage, and of the model that it would have if one were bundled
@@ -62,6 +64,7 @@ class Listwise(Reranker):
         if k < 1:
             raise InputError(f"listwise over {k} candidates", remedy="use a k of 1 or more")
         check_rounds(NAME, rounds, seed)
+        check_limits(query_limit, limit)
         encoder = ListwiseEncoder(
             model, revision=revision, device=device, precision=precision, workers=workers
         )
@@ -90,25 +93,30 @@ class Listwise(Reranker):
         return self.rounds * groups_a_round(min(self.k, candidates), self.encoder.lists.texts)
 
     def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
+        inputs, cuts, groups = self._made(rankings)
+        found = self._margins(rankings, inputs, cuts)
+        return [settled(*each) for each in zip(rankings, groups, found, strict=True)]
+
+    def _made(self, rankings: Sequence[Ranking]) -> tuple[list[Inputs], list[Truncation], list[Array]]:
         texts, tokenizer = self.encoder.lists.texts, self.encoder.tokenizer
+        total = min(self.limit, self.encoder.positions)
         queries = tokenizer.encode([ranking.query.text for ranking in rankings])
-        inputs, groups, cuts = [], [], []
+        inputs, cuts, groups = [], [], []
         for number, ranking in enumerate(rankings):
             best = ranking.head(self.k)
             groups.append(drawn_groups(len(best), texts, self.rounds, self.seed))
             made, cut = templates.listwise(
                 queries.take([number]).ids,
-                self._texts(best),
+                texts_of(best, tokenizer, limit=total),
                 groups[-1],
                 tokenizer.special,
                 query_limit=self.query_limit,
-                total_limit=min(self.limit, self.encoder.positions),
+                total_limit=total,
                 segment_types=self.encoder.checkpoint.config.segments,
             )
             inputs.append(made)
             cuts.append(cut)
-        found = self._margins(rankings, inputs, cuts)
-        return [settled(*each) for each in zip(rankings, groups, found, strict=True)]
+        return inputs, cuts, groups
 
     def _cached(self, cache: ScoreCache, keys: Sequence[bytes], score: Callable[[Array], Array]) -> Array:
         return cached_rows(cache, keys, self.encoder.lists.texts, score)

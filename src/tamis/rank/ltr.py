@@ -10,10 +10,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
+
 from tamis.errors import InputError
 from tamis.expression import Call, Node, Value, parse
 from tamis.files import atomic_write, read_text
-from tamis.rank.combine import Interpolation
+from tamis.rank.combine import Interpolation, normalised
 from tamis.rank.ltr_features import LEXICAL, NAMED, Feature, Named, columns, weighted
 from tamis.ranking import Ranking, ScoreKind
 from tamis.retrieve.index import Index
@@ -84,9 +86,10 @@ class LTR(Stage):
     def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
         # all of them, whatever the depth: the last may come to the top
         found = columns(rankings, self.features, self.index, self.normalise)
+        with np.errstate(over="ignore", invalid="ignore"):  # a score that is no number is refused
+            scores = [normalised(weighted(own, self.weights), "raw") for own in found]
         return [
-            ranking.rescored(weighted(own, self.weights), ScoreKind.COMBINED)
-            for ranking, own in zip(rankings, found, strict=True)
+            ranking.rescored(own, ScoreKind.COMBINED) for ranking, own in zip(rankings, scores, strict=True)
         ]
 
 

@@ -14,7 +14,7 @@ from tamis.infer.tokens import texts_of
 from tamis.models import templates
 from tamis.models.templates import Form, Inputs, Truncation
 from tamis.rank.cache import ScoreCache
-from tamis.rank.reranker import Reranker, shown
+from tamis.rank.reranker import Reranker, check_limits, shown
 from tamis.ranking import Ranking, ScoreKind, best_first
 
 Shown = Literal["probability", "logit", "log-probability"]
@@ -47,6 +47,7 @@ class Mono(Reranker):
     ) -> None:
         if score not in ("probability", "logit", "log-probability"):
             raise InputError(f"no score {score!r}", remedy="use probability, logit or log-probability")
+        check_limits(query_limit, limit)
         encoder = CrossEncoder(
             model, revision=revision, form=form, device=device, precision=precision, workers=workers
         )
@@ -74,12 +75,15 @@ class Mono(Reranker):
         return candidates
 
     def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
-        inputs, cuts = pointwise_inputs(self.encoder, rankings, self.query_limit, self.limit)
+        inputs, cuts = self._made(rankings)
         found = self._margins(rankings, inputs, cuts)
         return [
             ranking.reordered(best_first(margins, ranking.ids), shown(margins, self.kind), self.kind)
             for ranking, margins in zip(rankings, found, strict=True)
         ]
+
+    def _made(self, rankings: Sequence[Ranking]) -> tuple[list[Inputs], list[Truncation]]:
+        return pointwise_inputs(self.encoder, rankings, self.query_limit, self.limit)
 
 
 def pointwise_inputs(
@@ -89,13 +93,14 @@ def pointwise_inputs(
     config, tokenizer = encoder.checkpoint.config, encoder.tokenizer
     queries = tokenizer.encode([ranking.query.text for ranking in rankings])
     inputs, cuts = [], []
+    total = min(limit, encoder.positions)
     for number, ranking in enumerate(rankings):
         made, cut = templates.mono(
             queries.take([number]).ids,
-            texts_of(ranking, tokenizer),
+            texts_of(ranking, tokenizer, limit=total),
             tokenizer.special,
             query_limit=query_limit,
-            total_limit=min(limit, encoder.positions),
+            total_limit=total,
             form=encoder.input_form,
             segment_types=config.segments,
         )

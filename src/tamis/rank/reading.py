@@ -186,7 +186,7 @@ class Reader:
             for document, own in zip(documents, places, strict=True)
             for start, stop in own
         ]
-        tokens = self.tokenizer.encode(texts, limit=KEPT)
+        tokens = self.tokenizer.encode(texts, limit=max(self.room, KEPT))
         ends = np.cumsum([0, *map(len, places)]).tolist()
         return [tokens.take(range(start, stop)) for start, stop in pairwise(ends)]
 

@@ -19,8 +19,7 @@ from tamis.documents import Document, Query
 from tamis.errors import InputError
 from tamis.expression import Call, Value
 from tamis.infer.cross_encoder import CrossEncoder, Tally
-from tamis.infer.tokens import texts_of
-from tamis.models.templates import Inputs, Tokenised, Truncation
+from tamis.models.templates import Inputs, Truncation
 from tamis.rank.cache import ScoreCache, cached, pair_keys, prefix
 from tamis.rank.given import placed
 from tamis.ranking import Ranking, ScoreKind, Span
@@ -52,6 +51,18 @@ def ledger() -> Iterator[Ledger]:
         _LEDGER.reset(before)
 
 
+def check_limits(query_limit: int, limit: int) -> None:
+    """Refuse limits that leave a model nothing to read; how much it needs is known when it is loaded.
+
+    >>> check_limits(query_limit=0, limit=512)
+    Traceback (most recent call last):
+    tamis.errors.InputError: a query_limit of 0 tokens: use 1 or more
+    """
+    for name, tokens in (("query_limit", query_limit), ("limit", limit)):
+        if tokens < 1:
+            raise InputError(f"a {name} of {tokens} tokens", remedy="use 1 or more")
+
+
 class Ranked(NamedTuple):
     """A candidate in its place: `position` is where it stood in the caller's list, `item` the caller's own
     object, untouched. `evidence` is the best passages, of a stage that reads passages."""
@@ -81,8 +92,10 @@ class Reranker(Stage):
         return self.encoder.fingerprint
 
     def prepare(self) -> None:
-        """Load the model and the tokenizer."""
+        """Load the model and the tokenizer, and hear of a model that does not take what the stage makes
+        before anything is searched for."""
         _ = self.encoder.tokenizer, self.encoder.engine
+        self._made([placed(Query("", ""), [])])
 
     @property
     def description(self) -> str:
@@ -112,8 +125,9 @@ class Reranker(Stage):
             ranked.append(Ranked(hit.rank, document.id, hit.score, document.text, place, item, spans))
         return ranked
 
-    def _texts(self, ranking: Ranking) -> Tokenised:
-        return texts_of(ranking, self.encoder.tokenizer)
+    def _made(self, rankings: Sequence[Ranking]) -> object:
+        """The inputs for some rankings; nothing of a stage that looks into texts to make them."""
+        return None
 
     def _margins(
         self, rankings: Sequence[Ranking], inputs: Sequence[Inputs], cuts: Sequence[Truncation]

@@ -22,7 +22,8 @@ from tamis.columns import Array
 from tamis.errors import InputError, TamisError
 from tamis.expression import Call
 from tamis.ranking import Ranking, ScoreKind, best_first
-from tamis.retrieve.retriever import DEPTH, options_of
+from tamis.retrieve.retriever import DEPTH, listed, options_of
+from tamis.retrieve.score import LARGEST_MU, LARGEST_WEIGHT, LEAST_SMOOTHING
 from tamis.retrieve.segment import Segment
 from tamis.stage import Stage
 
@@ -41,10 +42,13 @@ class Dependence:
     mu: float = 1000.0
 
     def __post_init__(self) -> None:
-        if self.window < 2 or not self.mu > 0 or min(self.terms, self.ordered, self.unordered) < 0:
+        weights = (self.terms, self.ordered, self.unordered)
+        possible = all(0 <= weight <= LARGEST_WEIGHT for weight in weights)
+        if self.window < 2 or not LEAST_SMOOTHING <= self.mu <= LARGEST_MU or not possible:
             raise InputError(
-                f"sdm with window={self.window}, mu={self.mu}",
-                remedy="use a window of at least 2, mu > 0 and weights of at least 0",
+                f"sdm with window={self.window}, mu={self.mu} and the weights {', '.join(map(str, weights))}",
+                remedy=f"use a window of at least 2, {LEAST_SMOOTHING:g} <= mu <= {LARGEST_MU:,} and weights "
+                f"between 0 and {LARGEST_WEIGHT:g}",
             )
 
 
@@ -80,7 +84,7 @@ class SDM(Stage):
         if not index.manifest.positions:
             raise TamisError("sdm needs positions", remedy="build the index with positions (--positions)")
         self.index, self.parameters = index, parameters or Dependence()
-        self.only = None if only is None else tuple(only)
+        self.only = None if only is None else tuple(listed(only))
 
     @property
     def expression(self) -> Call:

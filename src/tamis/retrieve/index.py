@@ -15,8 +15,16 @@ from tamis.documents import Document
 from tamis.errors import InputError, UnknownDocumentError
 from tamis.retrieve.commit import Commit
 from tamis.retrieve.manifest import Manifest, remove_unnamed, writer_lock
-from tamis.retrieve.retriever import Retriever
-from tamis.retrieve.score import BM25, Collection, Model, QueryLikelihood, TfIdf, Variant
+from tamis.retrieve.retriever import Retriever, listed
+from tamis.retrieve.score import (
+    BM25,
+    LARGEST_WEIGHT,
+    Collection,
+    Model,
+    QueryLikelihood,
+    TfIdf,
+    Variant,
+)
 from tamis.retrieve.search import Backend, Found, search, statistics
 from tamis.retrieve.segment import Segment
 from tamis.retrieve.writer import IndexWriter, OnDuplicate, create, discarding
@@ -28,8 +36,6 @@ if TYPE_CHECKING:
     from tamis.stage import Stage
 
 __all__ = ["Index", "IndexWriter", "OnDuplicate", "TermContribution", "create"]
-
-LARGEST_WEIGHT = 1e30  # of a query term: scores are single precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +141,7 @@ class Index:
 
     def delete(self, ids: Iterable[str]) -> None:
         """Delete documents and commit."""
-        ids = _list(ids)
+        ids = listed(ids)
         with self.writer() as writer:
             for identity in ids:
                 writer.delete(identity)
@@ -170,7 +176,7 @@ class Index:
 
     def missing(self, ids: Iterable[str]) -> list[str]:
         """Those of the ids that it does not hold."""
-        left = _list(ids)
+        left = listed(ids)
         for segment in self.segments:
             numbers = segment.store.numbers(left)
             here = numbers >= 0
@@ -317,13 +323,6 @@ def _located(commit: Commit, identity: str) -> tuple[Segment, int]:
     return found
 
 
-def _list(ids: Iterable[str]) -> list[str]:
-    """A string is an iterable of strings too: "12" would mean the documents "1" and "2"."""
-    if isinstance(ids, str):
-        raise InputError(f"{ids!r} is one id where several are wanted", remedy=f"give a list: [{ids!r}]")
-    return list(ids)
-
-
 def _check(weights: Mapping[str, float], k: int) -> None:
     if k < 0:
         raise InputError(f"cannot find {k} documents", remedy="use a k of 0 or more")
@@ -342,7 +341,7 @@ def _allowed(
     if only is None and without is None:
         return None
     masks: list[Array | None] = []
-    wanted, unwanted = _list(only or ()), _list(without or ())
+    wanted, unwanted = listed(only or ()), listed(without or ())
     for segment in segments:
         mask = np.full(len(segment), only is None)
         for ids, value in ((wanted, True), (unwanted, False)):

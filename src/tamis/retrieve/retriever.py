@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
+from tamis.errors import InputError
 from tamis.expression import Call
 from tamis.ranking import Ranking, ScoreKind
 from tamis.retrieve.compiled import numba_installed
@@ -31,6 +32,17 @@ def options_of(value: Any) -> tuple[tuple[str, Any], ...]:
     return tuple((name, own) for name, own in given.items() if own != defaults[name])
 
 
+def listed(ids: Iterable[str]) -> list[str]:
+    """A string is an iterable of strings too: "12" would mean the documents "1" and "2".
+
+    >>> listed({"12": "a title"})
+    ['12']
+    """
+    if isinstance(ids, str):
+        raise InputError(f"{ids!r} is one id where several are wanted", remedy=f"give a list: [{ids!r}]")
+    return list(ids)
+
+
 class Retriever(Stage):
     """Finds the best documents of an index by a model; what candidates it is given, it ignores.
 
@@ -47,8 +59,8 @@ class Retriever(Stage):
         backend: Backend = "auto",
     ) -> None:
         self.index, self.model, self.backend = index, model, backend
-        self.only = None if only is None else tuple(only)
-        self.without = None if without is None else tuple(without)
+        self.only = None if only is None else tuple(listed(only))
+        self.without = None if without is None else tuple(listed(without))
 
     @property
     def expression(self) -> Call:

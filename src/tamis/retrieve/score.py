@@ -19,9 +19,10 @@ from tamis.errors import InputError
 Lengths = Literal["lucene", "exact"]
 Variant = Literal["lucene", "robertson", "atire", "bm25l", "bm25+"]
 _DELTA = {"bm25l": 0.5, "bm25+": 1.0}
-_LARGEST_K1, _LARGEST_MU = 1000, 1_000_000  # beyond, single precision loses what tells scores apart
+LARGEST_WEIGHT = 1e30  # of a query term: scores are single precision
+LARGEST_MU, _LARGEST_K1 = 1_000_000, 1000  # beyond, single precision loses what tells scores apart
+LEAST_SMOOTHING = 1e-9  # far below, one over it is more than any precision holds
 _NO_K1 = 1e-20  # below, one over it may be more than single precision holds: the score is that of k1=0
-_LEAST_SMOOTHING = 1e-9  # far below, one over it is more than any precision holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +181,8 @@ class QueryLikelihood:
     """Query likelihood with Dirichlet (`mu`) or Jelinek-Mercer (`lam`) smoothing.
 
     `lucene` (the default) scores as Lucene's LMDirichletSimilarity and LMJelinekMercerSimilarity: only terms
-    that the document holds count, and none below zero. `exact` is the log-likelihood of the whole query, sum
+    that the document holds count, and none below zero. A document in which none of them counts is not found,
+    where Lucene puts it last with a score of zero. `exact` is the log-likelihood of the whole query, sum
     log((tf + mu P(t|C)) / (length + mu)).
 
     >>> terms = Terms(np.array([1.0]), np.array([1]), np.array([9]))
@@ -202,11 +204,11 @@ class QueryLikelihood:
                 f"query likelihood with smoothing={self.smoothing!r}, variant={self.variant!r}",
                 remedy="use dirichlet or jelinek-mercer, and lucene or exact",
             )
-        least = _LEAST_SMOOTHING
-        if not least <= self.mu <= _LARGEST_MU or not least <= self.lam < 1:
+        least = LEAST_SMOOTHING
+        if not least <= self.mu <= LARGEST_MU or not least <= self.lam < 1:
             raise InputError(
                 f"query likelihood with mu={self.mu}, lam={self.lam}",
-                remedy=f"use {least:g} <= mu <= {_LARGEST_MU:,} and {least:g} <= lam < 1",
+                remedy=f"use {least:g} <= mu <= {LARGEST_MU:,} and {least:g} <= lam < 1",
             )
 
     @property

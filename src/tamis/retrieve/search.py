@@ -3,7 +3,8 @@
 `plan` turns a model and a query into tables of contributions, one row a tf and one column a document length,
 because a collection has few distinct values of either: the formula is evaluated a few thousand times a query
 instead of once a posting, and the loops know nothing of models. `exhaustive` (numpy) scores every posting;
-the compiled kernel prunes. They return the same hits.
+the compiled kernel prunes. They return the same hits, and so does `untabled`, for a query of so many terms
+that its tables would be larger than its postings.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from tamis.retrieve.segment import Segment, Term
 Backend = Literal["auto", "numba", "numpy"]
 #: Under this many postings to score, numpy answers before numba is even imported.
 SMALL_QUERY = 4_000_000
+#: Tables of more contributions than this are made only where there are more postings still.
+MOST_CELLS = 1 << 21
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +103,21 @@ def _overflow(segment: Segment, model: Model, entry: Term, term: Terms, collecti
         return np.zeros(0, np.float32)
     documents, tfs = segment.decode(entry)
     at = entry.overflow_place - entry.first_posting
-    known = LENGTH_OF_NORM[segment.norms] if model.lengths == "lucene" else segment.lengths
-    return model.contribution(tfs[at], known[documents[at]], term, collection)
+    return model.contribution(tfs[at], _lengths(segment, model)[documents[at]], term, collection)
+
+
+def _lengths(segment: Segment, model: Model) -> Array:
+    """Each document's length, as the model sees it."""
+    return LENGTH_OF_NORM[segment.norms] if model.lengths == "lucene" else segment.lengths
+
+
+def _worth_tables(segment: Segment, model: Model, entries: Sequence[Term | None]) -> bool:
+    """Whether the tables of `plan` are small, or at least smaller than the postings that they serve."""
+    present = [entry for entry in entries if entry is not None]
+    norm_low, norm_high = segment.norm_range
+    lengths = norm_high - norm_low + 1 if model.lengths == "lucene" else len(segment.length_codes()[1])
+    cells = len(present) * max([entry.max_tf for entry in present], default=0) * lengths
+    return cells <= MOST_CELLS or cells <= sum([entry.postings for entry in present])
 
 
 def _with_zero(contributions: Array) -> Array:
@@ -120,13 +136,44 @@ def exhaustive(segment: Segment, plan: Plan, k: int, allowed: Array | None) -> t
         if plan.overflow:
             contributions[term.overflow_place - term.first_posting] = plan.overflow[i]
         scores[documents] += contributions
+    documents = _found(scores, allowed)
+    prior = None if plan.prior is None else plan.prior[plan.codes[documents]]
+    return _best(segment, documents, scores[documents], prior, k)
+
+
+def untabled(
+    segment: Segment,
+    model: Model,
+    entries: Sequence[Term | None],
+    terms: Terms,
+    collection: Collection,
+    k: int,
+    allowed: Array | None,
+) -> tuple[Array, Array]:
+    """The same with the formula for every posting."""
+    lengths = _lengths(segment, model)
+    scores = np.zeros(len(segment), dtype=np.float64)
+    for i, entry in enumerate(entries):
+        if entry is not None:
+            documents, tfs = segment.decode(entry)
+            scores[documents] += model.contribution(tfs, lengths[documents], terms.at(i), collection)
+    documents = _found(scores, allowed)
+    prior = model.prior(lengths[documents], terms, collection)
+    return _best(segment, documents, scores[documents], prior, k)
+
+
+def _found(scores: Array, allowed: Array | None) -> Array:
     found = scores != 0
     if allowed is not None:
         found &= allowed
-    documents = np.flatnonzero(found)
-    totals = scores[documents]
-    if plan.prior is not None:
-        totals += plan.prior[plan.codes[documents]]
+    return np.flatnonzero(found)
+
+
+def _best(
+    segment: Segment, documents: Array, totals: Array, prior: Array | None, k: int
+) -> tuple[Array, Array]:
+    if prior is not None:
+        totals += prior
     best = hits.best(hits.keys(totals.astype(np.float32), segment.store.rank(documents)), k)
     best_scores, ranks = hits.unpack(best)
     return segment.store.at_rank(ranks), best_scores
@@ -192,12 +239,16 @@ def search(
         entries, terms = statistics(segments, known)
     parts: list[Found] = []
     for number, segment in enumerate(segments):
-        planned = plan(segment, model, [row[number] for row in entries], terms, collection)
-        if planned is None:
-            continue
-        mask = segment.live if allowed is None else allowed[number]
-        way = pruned if planned.prunable and use_numba(backend, planned) else exhaustive
-        documents, scores = way(segment, planned, min(k, len(segment)), mask)
+        here = [row[number] for row in entries]
+        mask, most = segment.live if allowed is None else allowed[number], min(k, len(segment))
+        if not _worth_tables(segment, model, here):
+            documents, scores = untabled(segment, model, here, terms, collection, most, mask)
+        else:
+            planned = plan(segment, model, here, terms, collection)
+            if planned is None:
+                continue
+            way = pruned if planned.prunable and use_numba(backend, planned) else exhaustive
+            documents, scores = way(segment, planned, most, mask)
         parts.append(Found(np.full(len(documents), number), documents, scores))
     return parts[0] if len(parts) == 1 else _merge(segments, parts, k)
 

@@ -23,8 +23,17 @@ def verify(folder: Path) -> list[str]:
     >>> verify(folder)
     ['.../store.frames is corrupt (bytes 0 to ... fail their checksum)']
     """
+    while True:
+        manifest = Manifest.read(folder)
+        problems = _problems(folder, manifest)
+        # a writer may have replaced the commit, and removed its files, while we read them
+        if not problems or Manifest.read(folder) == manifest:
+            return problems
+
+
+def _problems(folder: Path, manifest: Manifest) -> list[str]:
     problems = []
-    for segment in Manifest.read(folder).segments:
+    for segment in manifest.segments:
         columns = dict(segment.columns)
         if segment.deleted is not None and segment.deleted_info is not None:
             columns[segment.deleted] = segment.deleted_info

@@ -92,6 +92,9 @@ class IndexWriter:
     def commit(self) -> None:
         """Write what is pending, make it durable, and replace the manifest."""
         with self._changing():
+            if self._open is not None and not self._open.count:  # all that came was refused
+                self._open.discard()
+                self._open = None
             if self._open is None and not self._deleted:
                 if self._is_new:  # an index with nothing in it is an index
                     self._publish(())

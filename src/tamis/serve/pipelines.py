@@ -10,7 +10,7 @@ import copy
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +31,8 @@ from tamis.stages import SEARCHING, build, check_searches
 _REMEMBERED = 64  # pipelines that are kept built
 _IN_MEMORY = 8  # models
 _LOOK_EVERY = 0.2  # seconds between looks at the index's manifest
+#: Stages that do something with the scores that candidates come with.
+_ON_SCORES = frozenset({"interpolate", "normalise", "ltr", "groupwise"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,18 +232,32 @@ def _reads_all(model: Reranker) -> bool:
 
 
 def _without_search(node: Node) -> Node | None:
-    """What is left of a pipeline for candidates that are given; its cuts too are for what is searched.
+    """What is left of a pipeline for candidates that are given; its cuts too are for what is searched, and
+    what works on the search's scores has none to work on.
 
     >>> str(_without_search(parse("bm25 % 100 >> rm3 % 50 >> mono % 20 >> duo % 5")))
     'mono % 20 >> duo'
+    >>> str(_without_search(parse("bm25 % 100 >> normalise >> interpolate(mono)")))
+    'mono'
     """
     stages = node.stages if isinstance(node, Then) else (node,)
-    left = [each for each in stages if not any(call.name in SEARCHING for call in calls(each))]
+    left: list[Node] = [each for each in stages if not any(call.name in SEARCHING for call in calls(each))]
+    while left and (first := next(calls(left[0]))).name in _ON_SCORES:
+        left[:1] = _mixed_in(left[0], first)
     if not left:
         return None
     if isinstance(left[-1], Keep):
         left[-1] = left[-1].stage
     return then(*left)
+
+
+def _mixed_in(node: Node, call: Call) -> Sequence[Node]:
+    """The stages of which `interpolate` takes the scores beside those that it has not; of others none."""
+    if call.name != "interpolate":
+        return ()
+    (inner,) = (each for each in call.arguments if isinstance(each, Node))
+    inner = keep(inner, node.k) if isinstance(node, Keep) else inner
+    return inner.stages if isinstance(inner, Then) else (inner,)
 
 
 def _steps(stage: Stage) -> Iterator[Step]:

@@ -45,7 +45,9 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def on_bug(request: Request, error: Exception) -> Response:
-        return problem(500, "something went wrong in the server: its log says what")
+        # uvicorn closes the connection, whatever we say
+        words = "something went wrong in the server: its log says what"
+        return problem(500, words, {"connection": "close"})
 
 
 def problem_of(error: TamisError) -> JSONResponse:

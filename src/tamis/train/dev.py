@@ -135,7 +135,7 @@ def _prepared(
         else:
             made, _ = templates.mono(
                 query,
-                texts_of(ranking, tokenizer),
+                texts_of(ranking, tokenizer, limit=total),
                 tokenizer.special,
                 query_limit=limits.query or QUERY_LIMIT["mono"],
                 total_limit=total,

@@ -228,7 +228,7 @@ def in_groups(
     for number, ranking in enumerate(dev.rankings):
         best = ranking.head(plan.k)
         groups.append(drawn_groups(len(best), plan.n, plan.rounds))
-        own, texts = np.full(len(groups[-1]), number), texts_of(best, tokenizer)
+        own, texts = np.full(len(groups[-1]), number), texts_of(best, tokenizer, limit=limits.total)
         made = _inputs(queries, own, texts, groups[-1], tokenizer.special, config, limits)
         inputs.append(made)
     kept = {each.name: getattr(dev, each.name) for each in fields(dev)}

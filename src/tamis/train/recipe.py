@@ -109,7 +109,7 @@ class Data:
     run: Text | None = None  # candidates; None: the teacher's, or of an index BM25's, or any documents
     teacher: Text | None = None  # a run whose scores are to be learned
     skip: bool = False  # leave out ids that are not in the queries or the corpus instead of refusing them
-    text_limit: Count = 512  # tokens that are kept of a text: fewer to match the length of those to rank
+    text_limit: Count | None = None  # tokens kept of a text: fewer to match those to rank; None: as [limits]
     weight: Positive = 1.0
     steps: Count | None = None
     sample: Count | None = None  # so many relevant texts and as many others, drawn once; None: all
@@ -130,7 +130,7 @@ class Data:
                 "[[data]] has a set with field or only, and its queries are tokens already",
                 remedy="leave them out, or give the files that the set was made of",
             )
-        bare = {"corpus": (), "qrels": None, "run": None, "teacher": None, "skip": False, "text_limit": 512}
+        bare = {"corpus": (), "qrels": None, "run": None, "teacher": None, "skip": False, "text_limit": None}
         given = [name for name, default in bare.items() if getattr(self, name) != default]
         if self.set is not None and given:
             raise InputError(

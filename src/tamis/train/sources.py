@@ -77,7 +77,7 @@ def _opened(
     """One collection, as batches of the recipe's kind."""
     if data.triples is not None:
         return _triples(data, recipe, tokenizer)
-    found = open_set(data, recipe.examples, tokenizer, progress)
+    found = open_set(data, recipe.examples, tokenizer, progress, recipe.limits.total)
     if data.sample is None:
         stream = _stream(found, recipe.examples, recipe)
     else:
@@ -90,10 +90,11 @@ def _opened(
 
 def _triples(data: Data, recipe: Recipe, tokenizer: Tokenizer) -> Examples:
     assert data.triples is not None
-    source: TextTriples | IdTriples = TextTriples(tokenizer, data.text_limit)
+    limit = data.text_limit or recipe.limits.total
+    source: TextTriples | IdTriples = TextTriples(tokenizer, limit)
     if data.queries is not None:
         queries = read_queries(data.queries, field=data.field)
-        source = IdTriples(queries, _documents(data), tokenizer, data.text_limit)
+        source = IdTriples(queries, _documents(data), tokenizer, limit)
     # to know how long an epoch is, the file is read once; who counts in steps need not wait for it
     counted = recipe.optimiser.epochs is not None
     stream = stream_triples(data.triples, source, _pairs_a_batch(recipe), counted=counted)
@@ -116,9 +117,14 @@ def _pairs_a_batch(recipe: Recipe) -> int:
 
 
 def open_set(
-    data: Data, drawn: Drawn, tokenizer: Tokenizer, progress: Callable[[int], object] | None = None
+    data: Data,
+    drawn: Drawn,
+    tokenizer: Tokenizer,
+    progress: Callable[[int], object] | None = None,
+    limit: int = 512,
 ) -> TrainingSet:
-    """A recipe's training set: opened, or made of its files."""
+    """A recipe's training set: opened, or made of its files, and of its texts `limit` tokens are kept unless
+    the data say otherwise."""
     if data.set is not None:
         return TrainingSet.open(data.set)
     assert data.queries is not None
@@ -137,7 +143,7 @@ def open_set(
             None if data.run is None else Run.read(data.run, queries=queries),
             None if data.teacher is None else Run.read(data.teacher, queries=queries),
             relevant=drawn.relevant,
-            limit=data.text_limit,
+            limit=data.text_limit or limit,
             depth=drawn.last or 1000,
             skip=data.skip,
             progress=progress,
