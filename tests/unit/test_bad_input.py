@@ -482,10 +482,9 @@ def test_an_unknown_analyzer_fails_before_anything_is_written(tmp_path: Path) ->
 def test_a_manifest_that_is_none(tmp_path: Path, content: bytes) -> None:
     index = Index.build(DOCUMENTS, tmp_path / "idx")
     (tmp_path / "idx/manifest.json").write_bytes(content)
+    said = r"manifest\.json is corrupt: restore it from a copy, or build"
     for use in (lambda: Index.open(tmp_path / "idx"), index.refresh, index.merge):
-        with pytest.raises(
-            CorruptError, match=r"manifest\.json is corrupt: restore it from a copy, or build"
-        ):
+        with pytest.raises(CorruptError, match=said):
             use()
     assert list((tmp_path / "idx/segments").iterdir())
 

@@ -97,7 +97,7 @@ class Tokenizer:
 
     def _plain(self, ids: list[int]) -> list[int]:
         """Tokens of a text, with an unknown word for each special token that it spells out."""
-        if self._forged.isdisjoint(ids):
+        if not self._forged or self._forged.isdisjoint(ids):
             return ids
         return [self._unknown if number in self._forged else number for number in ids]
 

@@ -25,8 +25,8 @@ from tamis.rank.cascade import cascaded, keeping
 from tamis.train.batch import RankingBatch
 from tamis.train.cascade_recipe import CascadeRecipe
 from tamis.train.dev import DevRun, open_dev
-from tamis.train.fit import Part, Progress, Result, fit, total_steps
-from tamis.train.loop import Ranker, RankingTask, identity, margins_of
+from tamis.train.fit import Part, Progress, Result, fit
+from tamis.train.loop import Ranker, RankingTask, dev_every, identity, margins_of, shown
 from tamis.train.processes import own_device
 from tamis.train.ranking_loss import ranking_loss
 from tamis.train.recipe import in_steps
@@ -50,8 +50,7 @@ def train_by_recipe(
     start = open_start(recipe)
     dev = _open_dev(recipe, start)  # a mistake in it is found before the reading
     examples = read_examples(recipe, open_tokenizer(start.start), watch)
-    steps = total_steps(in_steps(recipe, examples.stream.epoch).optimiser)
-    with watch.training("Training", steps, recipe.dev.measure if recipe.dev else "") as progress:
+    with shown(recipe, examples, watch) as progress:
         return train_cascade(
             recipe, examples, out, start=start, dev=dev, device=device, resume=resume, progress=progress
         )
@@ -74,7 +73,7 @@ def train_cascade(
     dev = dev or _open_dev(recipe, start)
     plan = in_steps(recipe, examples.stream.epoch)
     task = CascadeTask(plan, start, examples, dev, own_device(device))
-    every = None if dev is None else recipe.dev.every if recipe.dev else recipe.run.checkpoint_every
+    every = dev_every(recipe, dev)
     return fit(task, plan.optimiser, plan.run, out, evaluate_every=every, resume=resume, progress=progress)
 
 

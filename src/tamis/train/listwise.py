@@ -30,9 +30,9 @@ from tamis.models.tokenizer import Tokenizer, open_tokenizer
 from tamis.rank.groups import drawn_groups, settled
 from tamis.train.batch import QUERY_LIMIT, RankingBatch, targets
 from tamis.train.dev import DevRun, open_dev
-from tamis.train.fit import Progress, Result, fit, total_steps
+from tamis.train.fit import Progress, Result, fit
 from tamis.train.listwise_recipe import ListRecipe, Listwise
-from tamis.train.loop import Ranker, RankingTask, identity, on_device
+from tamis.train.loop import Ranker, RankingTask, dev_every, identity, on_device, shown
 from tamis.train.objective import padded
 from tamis.train.processes import own_device
 from tamis.train.recipe import Limits, Loss, in_steps
@@ -58,8 +58,7 @@ def train_by_recipe(
     start = open_start(recipe)
     dev = open_list_dev(recipe, start) if recipe.dev else None  # a mistake in it is found before the reading
     examples = read_examples(recipe, open_tokenizer(start.start), watch)
-    steps = total_steps(in_steps(recipe, examples.stream.epoch).optimiser)
-    with watch.training("Training", steps, recipe.dev.measure if recipe.dev else "") as progress:
+    with shown(recipe, examples, watch) as progress:
         return train_lists(
             recipe, examples, out, start=start, dev=dev, device=device, resume=resume, progress=progress
         )
@@ -83,7 +82,7 @@ def train_lists(
         dev = open_list_dev(recipe, start)
     plan = in_steps(recipe, examples.stream.epoch)
     task = ListTask(plan, start, examples, dev, own_device(device))
-    every = None if dev is None else recipe.dev.every if recipe.dev else recipe.run.checkpoint_every
+    every = dev_every(recipe, dev)
     return fit(task, plan.optimiser, plan.run, out, evaluate_every=every, resume=resume, progress=progress)
 
 

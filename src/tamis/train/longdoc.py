@@ -29,10 +29,10 @@ from tamis.models.parade import CumulativeGain, gain_loss
 from tamis.models.passages import Encoded, LongModel, OfScores, OfVectors
 from tamis.models.templates import Inputs
 from tamis.train.dev import DevRun, open_dev
-from tamis.train.fit import Part, Progress, Result, fit, total_steps
+from tamis.train.fit import Part, Progress, Result, fit
 from tamis.train.longdoc_data import LongBatch, Reading, join, read_gains
 from tamis.train.longdoc_recipe import LongRecipe
-from tamis.train.loop import Names, identity, own_places, split_groups
+from tamis.train.loop import Names, dev_every, identity, own_places, shown, split_groups
 from tamis.train.processes import own_device
 from tamis.train.ranking_loss import ranking_loss
 from tamis.train.recipe import Dev, Limits, Loss, Model, in_steps
@@ -57,8 +57,7 @@ def train_by_recipe(
     # a mistake in it is found before hours of reading
     dev = None if recipe.dev is None else open_long_dev(recipe.dev, start)
     examples = read_examples(recipe.with_long_texts(), start.tokenizer, watch)
-    steps = total_steps(in_steps(recipe, examples.stream.epoch).optimiser)
-    with watch.training("Training", steps, recipe.dev.measure if recipe.dev else "") as progress:
+    with shown(recipe, examples, watch) as progress:
         return train_long(
             recipe, examples, out, start=start, dev=dev, device=device, resume=resume, progress=progress
         )
@@ -82,7 +81,7 @@ def train_long(
         dev = open_long_dev(recipe.dev, start)
     plan = in_steps(recipe, examples.stream.epoch)
     task = LongTask(plan, start, examples, dev, own_device(device))
-    every = None if dev is None else recipe.dev.every if recipe.dev else recipe.run.checkpoint_every
+    every = dev_every(recipe, dev)
     return fit(task, plan.optimiser, plan.run, out, evaluate_every=every, resume=resume, progress=progress)
 
 

@@ -6,7 +6,8 @@ and all is in float32.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -58,8 +59,7 @@ def train_by_recipe(
     start = open_start(recipe)
     dev = _open_dev(recipe, start)  # a mistake in it is found before hours of reading
     examples = read_examples(recipe, open_tokenizer(start), watch)
-    steps = total_steps(in_steps(recipe, examples.stream.epoch).optimiser)
-    with watch.training("Training", steps, recipe.dev.measure if recipe.dev else "") as progress:
+    with shown(recipe, examples, watch) as progress:
         return train(
             recipe, examples, out, start=start, dev=dev, device=device, resume=resume, progress=progress
         )
@@ -83,10 +83,25 @@ def train(
     dev = dev or _open_dev(recipe, start)
     recipe = in_steps(recipe, examples.stream.epoch)
     task = RankingTask(recipe, start, examples, dev, own_device(device))
-    every = None if dev is None else recipe.dev.every if recipe.dev else recipe.run.checkpoint_every
+    every = dev_every(recipe, dev)
     return fit(
         task, recipe.optimiser, recipe.run, out, evaluate_every=every, resume=resume, progress=progress
     )
+
+
+@contextmanager
+def shown(recipe: Recipe, examples: Examples, watch: Watch) -> Iterator[Progress]:
+    """What is told of each step, for whoever watches."""
+    steps = total_steps(in_steps(recipe, examples.stream.epoch).optimiser)
+    with watch.training("Training", steps, recipe.dev.measure if recipe.dev else "") as progress:
+        yield progress
+
+
+def dev_every(recipe: Recipe, dev: DevRun | None) -> int | None:
+    """After how many steps a dev run is ranked: one that the recipe does not have, with each checkpoint."""
+    if dev is None:
+        return None
+    return recipe.dev.every if recipe.dev else recipe.run.checkpoint_every
 
 
 def open_start(recipe: Recipe) -> Checkpoint:
