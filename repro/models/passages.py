@@ -36,11 +36,11 @@ def passages(documents: Sequence[Document], rng: random.Random) -> Iterator[Pass
     """Each document whole, some also within a page and, if it has more than 80 words, in runs of 40 to 80
     words. Half of them have the title before them: a model should need none."""
     for number, document in enumerate(documents):
-        sentences = _sentences(document.text)
-        parts: list[tuple[Kind, list[str]]] = [("whole", _words(sentences)[:_WHOLE])]
+        split = sentences(document.text)
+        parts: list[tuple[Kind, list[str]]] = [("whole", _words(split)[:_WHOLE])]
         if rng.random() < _PAGES:
             parts.append(("page", _page(number, documents, rng)))
-        parts += [("run", run) for run in _runs(sentences, rng)]
+        parts += [("run", run) for run in _runs(split, rng)]
         for kind, words in parts:
             title = document.title if rng.random() < 0.5 else ""
             yield Passage(number, title or "", " ".join(words), kind)
@@ -60,25 +60,26 @@ def _page(number: int, documents: Sequence[Document], rng: random.Random) -> lis
     return words[:wanted]
 
 
-def _sentences(text: str) -> list[list[str]]:
+def sentences(text: str) -> list[list[str]]:
+    """The words of each, of the first part of a text."""
     kept = " ".join(text.split()[:_READ])
     return [sentence.split() for sentence in _SENTENCE_END.split(kept) if sentence]
 
 
-def _words(sentences: Sequence[Sequence[str]]) -> list[str]:
-    return [word for sentence in sentences for word in sentence]
+def _words(split: Sequence[Sequence[str]]) -> list[str]:
+    return [word for sentence in split for word in sentence]
 
 
-def _runs(sentences: Sequence[Sequence[str]], rng: random.Random) -> list[list[str]]:
-    if sum(map(len, sentences)) <= 80:
+def _runs(split: Sequence[Sequence[str]], rng: random.Random) -> list[list[str]]:
+    if sum(map(len, split)) <= 80:
         return []
     runs: list[list[str]] = []
     at = 0
-    while at < len(sentences) and len(runs) < _RUNS:
-        wanted, run = rng.randint(40, 65), list(sentences[at])
+    while at < len(split) and len(runs) < _RUNS:
+        wanted, run = rng.randint(40, 65), list(split[at])
         at += 1
-        while at < len(sentences) and len(run) < wanted and len(run) + len(sentences[at]) <= 80:
-            run += sentences[at]
+        while at < len(split) and len(run) < wanted and len(run) + len(split[at]) <= 80:
+            run += split[at]
             at += 1
         if len(run) >= 25:
             runs.append(run)

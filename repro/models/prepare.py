@@ -2,11 +2,11 @@
 
     python prepare.py --data DIR --tokenizer MODEL --out OUT
 
-DIR has the collections of `COLLECTIONS` in BEIR's layout (corpus.jsonl, queries.jsonl, qrels.txt). OUT gets
-`set/`, a training set in which a query's candidates are its relevant passages, or the one that it was made
-of, and BM25's; and `dev/`, questions that never train with BM25's first 100 documents, in the files that a
-recipe's [dev] names. The demo collection's questions are left out of both. Takes about ten minutes on one
-core, and needs no GPU.
+DIR has the collections of `COLLECTIONS` in BEIR's layout (corpus.jsonl, queries.jsonl, qrels.txt;
+manuals.py makes `manuals`, which has no questions). OUT gets `set/`, a training set in which a query's
+candidates are its relevant passages, or the one that it was made of, and BM25's; and `dev/`, questions that
+never train with BM25's first 100 documents, in the files that a recipe's [dev] names. The demo collection's
+questions are left out of both. Takes about ten minutes on one core, and needs no GPU.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ from tamis.models.tokenizer import Tokenizer
 from tamis.train.sets import Candidates, Judged, TrainingSet, ends_of
 
 SEED = 20261115
-COLLECTIONS = ("hotpotqa-dev", "boolq", "squad-dev", "2wikimultihop", "medquad")
+COLLECTIONS = ("hotpotqa-dev", "boolq", "squad-dev", "2wikimultihop", "medquad", "manuals")
 DEV = {"squad-dev": 300, "hotpotqa-dev": 300, "boolq": 200, "medquad": 200}  # or a tenth, if that is less
 RELEVANT = 4  # relevant documents of a question that are kept
 FIRST, DEPTH, FROM_BM25 = 5, 50, 12  # BM25's first five, and seven of its other first fifty
-PASSAGE_TOKENS, QUERY_TOKENS = 470, 32
+LONG = 0.12  # of the pseudo-queries are whole sentences
+PASSAGE_TOKENS, QUERY_TOKENS = 440, 64
 _STEP = 256  # queries searched at a time
 
 
@@ -100,6 +101,8 @@ def read(data: Path, rng: random.Random, most: int | None) -> tuple[list[tamis.D
             numbers[document.id] = len(documents)
             text = " ".join(document.text.split()) or "-"
             documents.append(tamis.Document(str(len(documents)), text, document.title.strip()))
+        if not (data / name / "queries.jsonl").exists():
+            continue
         qrels = read_qrels(data / name / "qrels.txt")
         for query in list(read_queries(data / name / "queries.jsonl"))[:most]:
             judged = qrels.get(query.id, {})
@@ -159,7 +162,8 @@ def queries(
             continue
         for _ in range(min(6, 1 + len(own[number])) if len(own[number]) > 1 else rng.choice((2, 3, 3))):
             source = rng.choice(own[number])
-            if text := pseudo.of(parts[source], document.title):
+            long = rng.random() < LONG
+            if text := pseudo.told(document.text) if long else pseudo.of(parts[source], document.title):
                 yield Asked(text, source=source)
 
 

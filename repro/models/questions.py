@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from passages import Passage
+from passages import Passage, sentences
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9'’.-]*[A-Za-z0-9]|[A-Za-z0-9]")
 _STOP_WORDS = """
@@ -38,7 +38,13 @@ _ENDINGS = """
 definition, meaning, symptoms, causes, cost, history, age, population, location, treatment, facts,
 examples, types, vs
 """
-_BEFORE, _AFTER = ([" ".join(each.split()) for each in text.split(",")] for text in (_BEGINNINGS, _ENDINGS))
+_REQUESTS = """
+find information on, i am looking for articles about, documents that discuss, papers on, what has been
+written about, i am interested in, any work on the following, describe, please explain
+"""
+_BEFORE, _AFTER, _LONG = (
+    [" ".join(each.split()) for each in text.split(",")] for text in (_BEGINNINGS, _ENDINGS, _REQUESTS)
+)
 
 
 def forms(question: str, rng: random.Random) -> list[str]:
@@ -92,6 +98,22 @@ class PseudoQueries:
         if len(text.split()) < 2 and rng.random() < 0.7:
             return None
         return (text.lower() if rng.random() < 0.8 else text) or None
+
+    def told(self, text: str) -> str | None:
+        """Whole sentences of a text, for some people say at length what they look for; half of them behind a
+        request. None where it has no sentence of eight words."""
+        rng, split = self.rng, sentences(text)
+        starts = [number for number, sentence in enumerate(split) if len(sentence) >= 8]
+        if not starts:
+            return None
+        at, wanted = rng.choice(starts), rng.randint(8, 36)
+        words = list(split[at])
+        for sentence in split[at + 1 :]:
+            if len(words) >= wanted:
+                break
+            words += sentence
+        query = " ".join([*([rng.choice(_LONG)] if rng.random() < 0.5 else []), *words[:45]])
+        return query.lower() if rng.random() < 0.5 else query
 
     def _span(self, words: Sequence[str], length: int) -> list[str]:
         """Words in a row, with one among them that says something, without stop words at the ends."""

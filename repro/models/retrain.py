@@ -23,7 +23,6 @@ from tamis.models.checkpoint import load_checkpoint, save_checkpoint
 
 HERE = Path(__file__).parent
 LEFTOVERS = ("_name_or_path", "gradient_checkpointing", "transformers_version", "use_cache")  # of the start
-SEEDS = (1, 2)  # of the models whose mean is mono
 TEACHERS = {"gte-small": 2, "all-mpnet-base-v2": 1, "all-MiniLM-L6-v2": 1}  # and their weights
 
 
@@ -40,13 +39,9 @@ def steps(data: str) -> dict[str, Step]:
     def script(name: str, *arguments: str) -> list[str]:
         return [sys.executable, str(HERE / f"{name}.py"), *arguments]
 
-    def train(recipe: str, after: str, out: str | None = None) -> Step:
-        out = out or recipe
-        command = [sys.executable, "-m", "tamis", "train", recipe, "--out", out, "--resume"]
-        return Step(command, [after], f"{out}/last/model.safetensors")
-
-    def seeded(name: str, seed: int, after: str) -> Step:
-        return train(str(HERE / "recipes" / f"{name}-{seed}.toml"), after, f"{name}-{seed}")
+    def train(recipe: str, after: str) -> Step:
+        command = [sys.executable, "-m", "tamis", "train", recipe, "--out", recipe, "--resume"]
+        return Step(command, [after], f"{recipe}/last/model.safetensors")
 
     teachers = [part for name, weight in TEACHERS.items() for part in ("--teacher", f"bases/{name}={weight}")]
     tokenizer = "bases/all-MiniLM-L6-v2"
@@ -65,12 +60,7 @@ def steps(data: str) -> dict[str, Step]:
             ["teacher"],
             "retaught/set.json",
         ),
-        **{f"mono-{seed}": seeded("mono", seed, "rescore") for seed in SEEDS},
-        "mono": Step(
-            script("average", *(f"mono-{seed}" for seed in SEEDS), "--out", "mono"),
-            [f"mono-{seed}" for seed in SEEDS],
-            "mono/last/model.safetensors",
-        ),
+        "mono": train("mono", "rescore"),
         "mono-tiny": train("mono-tiny", "mono"),
         "duo": train("duo", "mono"),
     }

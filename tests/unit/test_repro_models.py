@@ -1,10 +1,14 @@
-"""What repro/models does to a model after its training."""
+"""What repro/models reads before a training, and does to a model after it."""
 
 from __future__ import annotations
 
+import json
+import random
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import indent
 
 import numpy as np
 import pytest
@@ -44,3 +48,62 @@ def test_margins_are_scaled_and_shifted(
         for path in (folder, tmp_path / "after")
     )
     np.testing.assert_allclose(after, 2.5 * np.array(before) - 0.75, atol=1e-4)
+
+
+PROSE = "The flow separates behind the sphere and leaves a wake, whose width says how large the drag is. "
+
+
+def wheel(folder: Path, name: str, licence: str, files: dict[str, str]) -> None:
+    metadata = f"Metadata-Version: 2.4\nName: {name}\nVersion: 1.0\nLicense-Expression: {licence}\n"
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as file:
+        file.writestr(f"{name}-1.0.dist-info/METADATA", metadata)
+        for path, text in files.items():
+            file.writestr(path, text)
+
+
+def test_manuals_are_the_prose_of_permissive_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import manuals  # type: ignore[import-not-found]
+
+    def function(name: str, *more: str) -> str:
+        said = "\n\n".join(["Drag of a sphere", f"{PROSE}This is {name}. " + PROSE, *more])
+        return f'def {name}():\n    """' + indent(said, "    ").strip() + '"""\n'
+
+    parameters = "Parameters\n----------\nspeed : float\n    The speed of the flow far from the sphere."
+    wheel(
+        tmp_path,
+        "flows",
+        "BSD-3-Clause",
+        {
+            "flows/drag.py": function("first", parameters) + function("second"),
+            "flows/again.py": function("first"),  # the same text
+            "flows/tests/test_drag.py": function("third"),
+            "flows/broken.py": "def",
+        },
+    )
+    wheel(tmp_path, "copyleft", "GPL-3.0-only", {"copyleft/a.py": function("fourth")})
+    monkeypatch.setattr(
+        sys, "argv", ["manuals.py", "--packages", str(tmp_path), "--out", str(tmp_path / "out")]
+    )
+    manuals.main()
+    lines = (tmp_path / "out" / "corpus.jsonl").read_text().splitlines()
+    documents = [json.loads(line) for line in lines]
+    assert {each["title"] for each in documents} == {"Drag of a sphere"}
+    assert sorted(each["text"] for each in documents) == [
+        f"{PROSE}This is {name}. {PROSE}".strip() for name in ("first", "second")
+    ]
+    assert (tmp_path / "out" / "licences.tsv").read_text() == "flows\t1.0\tBSD-3-Clause\t2\n"
+
+
+def test_long_pseudo_queries_are_whole_sentences() -> None:
+    from questions import PseudoQueries  # type: ignore[import-not-found]
+
+    text = "It is short. " + " ".join(f"{PROSE.strip()[:-1]} in case {number}." for number in range(3))
+    pseudo = PseudoQueries([text], random.Random(0))
+    told = [pseudo.told(text) for _ in range(50)]
+    for query in told:
+        assert query is not None and 8 <= len(query.split()) <= 55
+        assert "the flow separates behind the sphere" in query.lower()
+    assert len(set(told)) > 10
+    assert pseudo.told("It is short. So is this one.") is None
