@@ -48,7 +48,8 @@ def plan(stage: Stage, candidates: Sequence[int] | Array) -> list[Step]:
     """The steps of a pipeline for queries that come with so many candidates each, 0 for bare queries.
 
     How many documents a search finds is not known before: it is taken to find all that it is asked for. Nor
-    is it known which queries `if_unsure` lets pass: all are taken to go on.
+    is it known which queries `if_unsure` lets pass, or which candidates leave `cascade(entropy=...)` early:
+    all are taken to go on.
 
     >>> from tamis.stages import build
     >>> mono, duo = plan(build("mono % 50 >> duo(k=30)"), [1000, 20])
@@ -102,9 +103,10 @@ def _plan(stage: Stage, enter: Array, depth: int | None) -> list[Step]:
 
 
 def counts_exactly(stage: Stage) -> bool:
-    """Whether a plan of it is exact: where nothing is searched for and no query may leave early, every number
-    is known before."""
-    return not any(isinstance(part, Retriever | SDM | RM3 | IfUnsure) for part in _walk(stage))
+    """Whether a plan of it is exact: where nothing is searched for and nothing may leave early that was not
+    counted on, every number is known before."""
+    unknown = any(isinstance(part, Retriever | SDM | RM3 | IfUnsure) for part in _walk(stage))
+    return not unknown and all(model.counts_exactly for model in rerankers(stage))
 
 
 # -- models at work

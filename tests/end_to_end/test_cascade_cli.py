@@ -114,6 +114,31 @@ def test_a_plan_counts_layers_and_says_what_is_at_most(
     assert "10 queries: at most 32 inferences a query, 320 in all" in capsys.readouterr().out
 
 
+def test_leaving_when_an_exit_is_sure(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A plan has the most that it may take; a trade-off and a run what it took."""
+    model, queries = made / "out" / "best", made / "queries.jsonl"
+    reranking = ["rerank", made / "bm25.txt", "--corpus", made / "idx", "--queries", queries]
+    reranking += ["-o", tmp_path / "some.run", "-p", f'cascade(model="{model}", entropy=0.7)', "--json"]
+    found = called(capsys, *reranking, "--dry-run")
+    assert found["inferences"] == {"least": 20, "most": 20, "all": 200} and not found["exact"]
+    # all leave after the first of three layers: 20 / 3 a query, rounded up
+    assert called(capsys, *reranking)["models"][0]["inferences"] == 10 * 7
+    arguments = ["tradeoff", queries, DEMO / "qrels.txt", "--run", made / "bm25.txt"]
+    arguments += ["--corpus", made / "idx", "--timed", "0", "--json"]
+    template = f'given >> cascade(model="{model}", entropy={{entropy}})'
+    found = called(capsys, *arguments, "-p", template, "--grid", "entropy=0,0.69,0.7")
+    costs = [point["inferences"] for point in found["points"]]
+    assert costs[0] == 20 and costs[2] == 7 and costs == sorted(costs, reverse=True)
+    assert found["work"]["inferences"] == 200, "all of the first serves the others"
+
+
+def test_alpha_and_entropy_are_one_line(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipeline = "bm25 % 20 >> cascade(alpha=0.3, entropy=0.1)"
+    assert main(["search", str(made / "idx"), "who directed Nandhi", "-p", pipeline]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "alpha=0.3 and entropy=0.1: give one of them: alpha drops" in said
+
+
 def test_a_trade_off_over_alpha_and_margin(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = made / "out" / "best"
     arguments = ["tradeoff", made / "queries.jsonl", DEMO / "qrels.txt", "--run", made / "bm25.txt"]

@@ -1,4 +1,4 @@
-"""Cascades: what a query's ranking may and may not depend on, whatever the candidates and alpha."""
+"""Cascades: what a query's ranking may and may not depend on, whatever the candidates and the rule."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
@@ -18,14 +18,16 @@ from tamis.models.checkpoint import load_checkpoint  # noqa: E402
 from tamis.models.exits import (  # noqa: E402
     begin_exits,
     cost,
+    entropies,
     exit_layers,
     kept,
     layers_run,
     live_at,
     save_exits,
 )
-from tamis.rank.cascade import cascaded, keeping, walked  # noqa: E402
+from tamis.rank.cascade import cascaded, exited, inferred, keeping, unsure, walked  # noqa: E402
 from tamis.rank.given import Documents  # noqa: E402
+from tamis.rank.mono import pointwise_inputs  # noqa: E402
 
 ALPHAS = st.sampled_from([0.0, 0.1, 0.3, 0.5, 0.9]) | st.floats(0, 0.999)
 WORDS = ["river", "castle", "song", "war", "music", "bridge", "film", "singer", "city", "battle"]
@@ -101,3 +103,56 @@ def test_nobody_who_leaves_stands_above_one_who_goes_on(
         if len(going) < len(live):
             left = np.setdiff1d(live, going)
             assert margins[going, number].min() >= margins[left, number].max()
+
+
+ENTROPIES = st.sampled_from([0.0, 0.1, 0.5, 0.6931471805599453, 0.7]) | st.floats(0, 0.7)
+
+
+@given(
+    st.integers(1, 5).flatmap(
+        lambda exits: st.lists(
+            st.lists(st.floats(-50, 50, width=32), min_size=exits, max_size=exits), min_size=1, max_size=30
+        )
+    ),
+    st.data(),
+    ENTROPIES,
+)
+def test_with_entropy_what_becomes_of_a_candidate_depends_on_it_alone(
+    rows: list[list[float]], data: st.DataObject, entropy: float
+) -> None:
+    margins = np.array(rows, np.float32)
+    keep = unsure(entropy)
+    reached = walked(margins, keep)
+    some = data.draw(st.lists(st.integers(0, len(rows) - 1), unique=True))
+    alone = walked(margins[some], keep)
+    assert reached is not None and alone is not None
+    assert alone.tobytes() == reached[some].tobytes()
+    ids = [f"d{n:02}" for n in range(len(rows))]
+    everyone = exited(Ranking(Query("q", ""), tuple(ids), np.zeros(len(ids))), reached)
+    fewer = exited(Ranking(Query("q", ""), tuple(ids[n] for n in some), np.zeros(len(some))), alone)
+    assert [identity for identity in everyone.ids if identity in fewer.ids] == list(fewer.ids)
+    layers = range(2, 2 + margins.shape[1])
+    assert -(-2 * len(rows) // layers[-1]) <= inferred(reached, layers) <= len(rows)
+    # a lower threshold lets nobody leave earlier
+    lower = walked(margins, unsure(data.draw(st.floats(0, entropy))))
+    assert lower is not None and (np.isnan(lower) <= np.isnan(reached)).all()
+
+
+@settings(max_examples=40)
+@given(st.sampled_from(WORDS), some_places, st.randoms(), st.integers(0, 2 * len(DOCUMENTS)))
+def test_with_entropy_a_score_does_not_depend_on_the_other_candidates(
+    model: str, query: str, places: list[int], random: object, rank: int
+) -> None:
+    torch.set_num_threads(1)
+    whole = ranking(query, list(range(len(DOCUMENTS))))
+    encoder = Cascade(model).encoder
+    (inputs,), _ = pointwise_inputs(encoder, [whole], 64, 512)
+    everywhere = entropies(encoder.walk(inputs, unsure(0.0))[:, :-1]).ravel()
+    below, above = np.sort([0.0, *everywhere, 0.7])[[rank, rank + 1]]
+    # what is read beside a candidate changes the last bits of its margin: none may be on the line
+    assume(above - below > 1e-5)
+    stage = Cascade(model, entropy=(below + above) / 2)
+    scores = {hit.id: hit.score for hit in stage(whole).head(len(DOCUMENTS))}
+    random.shuffle(places)  # type: ignore[attr-defined]
+    for hit in stage(ranking(query, places)).head(len(places)):
+        assert hit.score == pytest.approx(scores[hit.id], abs=1e-5)

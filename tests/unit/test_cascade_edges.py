@@ -1,34 +1,41 @@
-"""A cascade with few candidates, odd texts, scores that are no numbers, few cores, and nobody who waits."""
+"""A cascade with few candidates, odd texts, scores that are no numbers, few cores, and nobody who waits; and
+one that candidates leave when an exit is sure of them."""
 
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'tamis[torch]'")
 
-from tamis import Cascade, Document, Mono, Query, Ranking  # noqa: E402
-from tamis.errors import InputError, TamisError  # noqa: E402
+from tamis import Cascade, Document, Mono, Query, Ranking, ScoreKind  # noqa: E402
+from tamis.errors import ExpressionError, InputError, TamisError  # noqa: E402
 from tamis.infer.cascade_backend import CascadeBackend  # noqa: E402
 from tamis.infer.cores import cores  # noqa: E402
 from tamis.infer.engine import Engine  # noqa: E402
 from tamis.models.checkpoint import load_checkpoint  # noqa: E402
 from tamis.models.exit_encoder import Walk  # noqa: E402
-from tamis.models.exits import begin_exits, save_exits  # noqa: E402
+from tamis.models.exits import begin_exits, entropies, load_exits, save_exits  # noqa: E402
 from tamis.models.templates import Inputs  # noqa: E402
+from tamis.plan import counts_exactly, plan  # noqa: E402
 from tamis.rank.cache import ScoreCache  # noqa: E402
+from tamis.rank.cascade import unsure  # noqa: E402
 from tamis.rank.given import placed  # noqa: E402
+from tamis.rank.mono import pointwise_inputs  # noqa: E402
 from tamis.rank.reranker import Reranker  # noqa: E402
 from tamis.serve.lane import Job, Lane  # noqa: E402
 from tamis.serve.metrics import Metrics  # noqa: E402
 from tamis.serve.pipelines import Step  # noqa: E402
+from tamis.stages import build  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -57,18 +64,21 @@ def given(texts: list[str]) -> Ranking:
     return placed(Query("q", "castle song"), [Document(f"d{n}", text) for n, text in enumerate(texts)])
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.99])
+@pytest.mark.parametrize("rule", ["alpha", "entropy"])
+@pytest.mark.parametrize("number", [0.0, 0.3, 0.68, 0.99])
 @pytest.mark.parametrize("count", [0, 1, 2, len(TEXTS)])
 def test_any_number_of_candidates_with_a_cache_as_without(
-    count: int, alpha: float, model: str, tmp_path: Path
+    count: int, number: float, rule: str, model: str, tmp_path: Path
 ) -> None:
     found = given(TEXTS[:count])
-    ranked = Cascade(model, alpha=alpha)(found)
+    options: dict[str, Any] = {rule: number}
+    ranked = Cascade(model, **options)(found)
     assert sorted(ranked.ids) == sorted(found.ids) and (np.diff(ranked.scores) <= 0).all()
     with ScoreCache(tmp_path / "scores.db") as cache:
         for _ in range(2):
-            assert Cascade(model, alpha=alpha, cache=cache)(found) == ranked
-    if not alpha:
+            assert Cascade(model, **options, cache=cache)(found) == ranked
+    if not number:
+        assert ranked.kind is ScoreKind.PROBABILITY
         whole = Mono(model, precision="fp32")(found)
         assert whole.ids == ranked.ids and np.allclose(whole.scores, ranked.scores, atol=1e-5)
 
@@ -186,3 +196,122 @@ def test_a_walk_is_given_up_before_any_of_its_batches(model: str) -> None:
             stage(given(["song " * 40] * 5))
     engine.check = lambda: None
     assert stage(given(["song " * 40] * 5)) == before
+
+
+# -- those leave of which an exit is sure
+
+
+def everywhere(model: str, found: Ranking) -> np.ndarray:
+    """The margins of all candidates at all exits."""
+    stage = Cascade(model)
+    (inputs,), _ = pointwise_inputs(stage.encoder, [found], 64, 512)
+    return stage.encoder.walk(inputs, lambda live, margins: live)
+
+
+def test_entropy_by_hand() -> None:
+    """Of 1/2 it is ln 2; of 1/4 and 3/4, 2 ln 2 - 3/4 ln 3; of 1/10 and 9/10, ln 10 - 9/10 ln 9."""
+    odds = np.array([1, 3, 1 / 3, 9, 1 / 9])
+    two, three, nine = math.log(2), 2 * math.log(2) - 0.75 * math.log(3), math.log(10) - 0.9 * math.log(9)
+    assert np.allclose(entropies(np.log(odds)), [two, three, three, nine, nine], rtol=1e-14, atol=0)
+    # what is left of it where p is 1 to double precision
+    assert np.allclose(entropies(np.array([-40.0, 40.0])), 41 * math.exp(-40), rtol=1e-12, atol=0)
+    assert entropies(np.array([-1e30, 1e30], np.float32)).tolist() == [0, 0]
+
+
+def test_below_the_threshold_they_leave_and_at_it_they_stay() -> None:
+    live, margins = np.array([3, 5]), np.array([0.0, 1.0])
+    assert unsure(math.log(2))(live, margins).tolist() == [3]
+    assert unsure(math.nextafter(math.log(2), 1))(live, margins).tolist() == []
+    assert unsure(0)(live, np.array([0.0, 1e30])).tolist() == [3, 5]
+
+
+def centred(model: str, found: Ranking, out: Path) -> str:
+    """The model with biases that make its first two exits say yes to half of the candidates."""
+    start = load_exits(model)
+    heads = {name: start.heads[name] for name in start.heads}
+    for layer, middle in zip((1, 2), np.median(everywhere(model, found), axis=0), strict=False):
+        heads[f"exits.{layer}.output.bias"] = heads[f"exits.{layer}.output.bias"] - middle
+    save_exits(replace(start, heads=heads), out)
+    return str(out)
+
+
+def test_each_keeps_the_score_of_the_exit_that_was_sure_of_it(model: str, tmp_path: Path) -> None:
+    """Against the margins of all candidates at all exits, one by one."""
+    texts = [" ".join(words) for words in itertools.permutations(["castle", "song", "river", "war"], 3)]
+    found = given(texts)
+    model = centred(model, found, tmp_path / "model")
+    margins = everywhere(model, found).astype(np.float64)
+    p = 1 / (1 + np.exp(-margins))
+    unsureness = -p * np.log(p) - (1 - p) * np.log(1 - p)
+    threshold = float(np.median(unsureness[:, :2]))
+    left = [next((n for n in (0, 1) if row[n] < threshold), 2) for row in unsureness]
+    assert set(left) == {0, 1, 2}, "or the test says little"
+    wanted = {identity: p[n, exit] for n, (identity, exit) in enumerate(zip(found.ids, left, strict=True))}
+    stage = Cascade(model, entropy=threshold)
+    ranked = stage(found)
+    assert ranked.kind is ScoreKind.PROBABILITY
+    assert list(ranked.ids) == sorted(wanted, key=lambda identity: -wanted[identity])
+    assert np.allclose(ranked.scores, sorted(wanted.values(), reverse=True), atol=1e-6)
+    exits = [left[found.ids.index(identity)] for identity in ranked.ids]
+    assert exits != sorted(exits, reverse=True), "one that left stands above one that stayed"
+    # after layers 1, 2 and 4: what was done, and no candidate's layers counted twice
+    done = math.ceil(sum((1, 2, 4)[exit] for exit in left) / 4)
+    assert stage.tally.inferences == done < len(texts) == stage.inferences(len(texts))
+
+
+def test_entropy_0_reads_all_to_the_end(model: str) -> None:
+    found = given(TEXTS)
+    stage = Cascade(model, entropy=0)
+    ranked, whole = stage(found), Mono(model, precision="fp32")(found)
+    assert ranked.ids == whole.ids and ranked.kind is whole.kind
+    assert np.allclose(ranked.scores, whole.scores, atol=1e-5)
+    assert stage.tally.inferences == stage.inferences(len(TEXTS)) == len(TEXTS)
+
+
+def test_above_ln_2_all_leave_at_the_first_exit(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = given(TEXTS)
+    first = 1 / (1 + np.exp(-everywhere(model, found)[:, 0].astype(np.float64)))
+    asked = []
+    real = Walk.logits
+    monkeypatch.setattr(Walk, "logits", lambda walk: (asked.append(walk.passed), real(walk))[1])
+    stage = Cascade(model, entropy=0.7)
+    ranked = stage(found)
+    assert np.allclose(ranked.scores, np.sort(first)[::-1], atol=1e-6)
+    assert set(asked) == {0}, "the layers above the first exit read nothing"
+    assert stage.tally.inferences == math.ceil(len(TEXTS) / 4)
+
+
+def test_scores_of_an_earlier_pass_serve_every_higher_entropy_and_alpha(model: str, tmp_path: Path) -> None:
+    found = given(TEXTS)
+    with ScoreCache(tmp_path / "scores.db") as cache:
+        Cascade(model, entropy=0, cache=cache)(found)
+        for options in ({"entropy": 0.5}, {"entropy": 0.68}, {"entropy": 0.7}, {"alpha": 0.5}):
+            again, alone = Cascade(model, **options, cache=cache), Cascade(model, **options)
+            known, computed = again(found), alone(found)
+            assert known.ids == computed.ids and np.allclose(known.scores, computed.scores, atol=1e-6)
+            assert (again.tally.inferences, again.tally.cached) == (0, alone.tally.inferences)
+
+
+def test_how_much_is_read_is_known_afterwards(model: str) -> None:
+    stage = Cascade(model, entropy=0.1)
+    (step,) = plan(stage, [40])
+    assert step.inferences.tolist() == [40] and stage.cost == 1 and not counts_exactly(stage)
+    assert counts_exactly(Cascade(model, alpha=0.1)) and counts_exactly(Cascade(model, entropy=0))
+
+
+def test_it_is_alpha_or_entropy() -> None:
+    for text in (
+        "cascade(model=c, entropy=0.1)",
+        "cascade(entropy=0.0, precision=fp32)",
+        "cascade(alpha=0.0)",
+        "cascade",
+    ):
+        assert repr(build(text)) == text
+    assert repr(build("cascade(alpha=none, entropy=1)")) == "cascade(entropy=1.0)"
+    fingerprints = {Cascade(alpha=0).expression, Cascade(entropy=0).expression, Cascade().expression}
+    assert len(fingerprints) == 3
+    with pytest.raises(ExpressionError, match=r"a cascade with alpha=0.0 and entropy=0.1: give one of them"):
+        build("cascade(alpha=0, entropy=0.1)")
+    for wrong in (-0.1, math.nan, math.inf):
+        with pytest.raises(InputError, match=f"a cascade with entropy={wrong}: use a number of at least 0"):
+            Cascade(entropy=wrong)

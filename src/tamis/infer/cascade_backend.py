@@ -30,7 +30,8 @@ from tamis.models.exit_encoder import ExitEncoder, Walk
 from tamis.models.exits import ExitCheckpoint
 from tamis.models.templates import Inputs
 
-#: Of the live candidates, by their numbers, and their margins at an exit: the numbers of those that go on.
+#: Of the live candidates, by their numbers, and their margins at an exit: the numbers of those that go on,
+#: who may be none.
 Keep = Callable[[Array, Array], Array]
 
 
@@ -62,7 +63,9 @@ class CascadeBackend(TorchBackend):
             (numbers, self._begin(inputs.take(numbers)))
             for numbers in batches(inputs.lengths, token_budget, self.layout)
         ]
-        for number in range(exits if walks else 0):
+        for number in range(exits):
+            if not walks:
+                break
             # all of them before any is read, which waits for the device
             asked = [(numbers, self._next(walk, wanted)) for numbers, walk in walks]
             for numbers, margins in asked:

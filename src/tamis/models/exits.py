@@ -1,11 +1,12 @@
 """Exits of an encoder: after some layers a head of its own says how relevant a text is, so that not every
-text need go through all of them (cascade transformers, Soldaini & Moschitti 2020).
+text need go through all of them (cascade transformers, Soldaini & Moschitti 2020; DeeBERT, Xin et al. 2020).
 
-At each exit the best (1 - alpha) of a query's live candidates go on. An exit's head is the encoder's head
-once more, on the [CLS] of that layer and with weights of its own: of BERT, a pooler and a classifier. The
-last exit is after the last layer, and its head is the one that every checkpoint has. So a model with exits is
-an ordinary checkpoint: `mono`, transformers and whatever starts from a checkpoint read it as one without. The
-other heads lie beside it in model.safetensors, as `exits.4.dense.weight` for the exit after the fourth layer.
+At each exit the best (1 - alpha) of a query's live candidates go on, or those of which it is not sure. An
+exit's head is the encoder's head once more, on the [CLS] of that layer and with weights of its own: of BERT,
+a pooler and a classifier. The last exit is after the last layer, and its head is the one that every
+checkpoint has. So a model with exits is an ordinary checkpoint: `mono`, transformers and whatever starts from
+a checkpoint read it as one without. The other heads lie beside it in model.safetensors, as
+`exits.4.dense.weight` for the exit after the fourth layer.
 """
 
 from __future__ import annotations
@@ -112,6 +113,24 @@ def check_alpha(alpha: float) -> None:
     """Whether it is a share of candidates that an exit can discard."""
     if not 0 <= alpha < 1:
         raise InputError(f"a cascade with alpha={alpha}", remedy="use an alpha of at least 0 and below 1")
+
+
+def entropies(margins: Array) -> Array:
+    """How unsure predictions are: -p ln p - (1 - p) ln (1 - p), where p is the sigmoid of the margin, which
+    is the softmax of a head with two labels. From ln 2 at a margin of 0 down to 0, whichever label it is.
+
+    >>> entropies(np.array([0.0, math.log(3), -math.log(3), 1000.0])).round(4).tolist()  # p of 1/2, 3/4, 1/4
+    [0.6931, 0.5623, 0.5623, 0.0]
+    """
+    size = np.abs(margins.astype(np.float64))
+    odds = np.exp(-size)  # of the label that is the less probable: no logarithm of a p that is 0
+    return np.asarray(np.log1p(odds) + size * odds / (1 + odds))
+
+
+def check_entropy(entropy: float) -> None:
+    """Whether it is a threshold of entropy; one above ln 2 lets every candidate leave at the first exit."""
+    if not 0 <= entropy < math.inf:
+        raise InputError(f"a cascade with entropy={entropy}", remedy="use a number of at least 0")
 
 
 # -- models with exits

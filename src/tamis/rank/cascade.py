@@ -1,10 +1,15 @@
-"""A cascade of rerankers in one model (Soldaini & Moschitti 2020): after some of its layers, the worst of a
-query's candidates leave, and the layers above have the fewer to read.
+"""A cascade of rerankers in one model: after some of its layers, some of a query's candidates leave, and the
+layers above have the fewer to read. Who leaves is one of two rules.
+
+With `alpha`, the worst (cascade transformers, Soldaini & Moschitti 2020):
 
     128 candidates, exits after layers 4, 6, 8, 10 and 12, alpha = 0.3:  128 -> 90 -> 63 -> 44 -> 31
 
 Those that reach the last exit stand first, by what it says of them. Below them stand those that left at the
 exit before, by what that one said, and so on down to those that left first.
+
+With `entropy`, those of which an exit is sure, good or bad (DeeBERT, Xin et al. 2020). Each is judged by
+itself, and all stand in one order, by what the exit said at which they left.
 """
 
 from __future__ import annotations
@@ -17,11 +22,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tamis.columns import Array
+from tamis.errors import InputError
 from tamis.expression import Call
 from tamis.infer.cascade import CascadeEncoder
 from tamis.infer.cross_encoder import Tally
 from tamis.infer.runtime import Device, Precision
-from tamis.models.exits import check_alpha, cost, kept, layers_run
+from tamis.models.exits import check_alpha, check_entropy, cost, entropies, kept, layers_run
 from tamis.models.templates import Inputs, Truncation
 from tamis.rank.aggregate import probability
 from tamis.rank.cache import ScoreCache, pair_keys, prefix
@@ -33,20 +39,25 @@ if TYPE_CHECKING:
     from tamis.infer.cascade_backend import Keep
 
 NAME = "cascade"  # of the stage, and of the model that it would have if one were bundled
+ALPHA = 0.3  # where neither rule is given
 
 
 class Cascade(Reranker):
     """Sorts candidates by P(relevant | query, text), as `mono` does, with a model that has exits: at each but
-    the last, the share `alpha` of a query's candidates that it likes least is not read any further. `alpha=0`
-    reads all of them to the end, and ranks as `mono` does with the same model.
+    the last, the share `alpha` of a query's candidates that it likes least is not read any further (0.3 if
+    nothing is said); or, with `entropy` in its place, those candidates whose prediction there has an entropy
+    below that number. 0 of either reads all of them to the end, and ranks as `mono` does with the same model.
 
     `model` is a folder or a name on the hub; a recipe with a table [cascade] trains one (`base = "cascade"`).
-    It needs torch, and on a processor `workers` is how many cores share a batch. With alpha above 0 the
-    scores are the probability at the exit where a candidate left, less the number of exits that it did not
-    reach: from 0 to 1 for those that came to the end, below for others.
+    It needs torch, and on a processor `workers` is how many cores share a batch.
 
-        >>> Cascade("models/my-cascade", alpha=0.5)
-        cascade(model="models/my-cascade", alpha=0.5)
+    With alpha above 0 the scores are the probability at the exit where a candidate left, less the number of
+    exits that it did not reach: from 0 to 1 for those that came to the end, below for others. With entropy
+    they are that probability, wherever a candidate left; the other candidates do not change it. An entropy is
+    in nats, from 0 to ln 2 = 0.693 of a probability of a half.
+
+        >>> Cascade("models/my-cascade", alpha=0.5), Cascade("models/my-cascade", entropy=0.1)
+        (cascade(model="models/my-cascade", alpha=0.5), cascade(model="models/my-cascade", entropy=0.1))
     """
 
     encoder: CascadeEncoder
@@ -54,7 +65,8 @@ class Cascade(Reranker):
     def __init__(
         self,
         model: str = NAME,
-        alpha: float = 0.3,
+        alpha: float | None = None,
+        entropy: float | None = None,
         precision: Precision = "auto",
         query_limit: int = 64,
         limit: int = 512,
@@ -64,13 +76,24 @@ class Cascade(Reranker):
         workers: int | None = None,
         cache: str | Path | ScoreCache | None = None,
     ) -> None:
+        if alpha is None:
+            alpha = ALPHA if entropy is None else 0.0  # with entropy, no share of them has to leave
+        elif entropy is not None:
+            raise InputError(
+                f"a cascade with alpha={alpha} and entropy={entropy}",
+                remedy="give one of them: alpha drops the worst, entropy those of which an exit is sure",
+            )
         check_alpha(alpha)
+        if entropy is not None:
+            check_entropy(entropy)
         check_limits(query_limit, limit)
         encoder = CascadeEncoder(
             model, revision=revision, device=device, precision=precision, workers=workers
         )
         super().__init__(encoder, cache)
         self.alpha, self.query_limit, self.limit = float(alpha), query_limit, limit
+        self.entropy = None if entropy is None else float(entropy)
+        self.counts_exactly = not entropy
 
     @property
     def expression(self) -> Call:
@@ -79,7 +102,8 @@ class Cascade(Reranker):
             NAME,
             [
                 ("model", encoder.model, NAME),
-                ("alpha", self.alpha, 0.3),
+                ("alpha", self.alpha, ALPHA if self.entropy is None else 0.0),
+                ("entropy", self.entropy, None),
                 ("precision", encoder.precision, "auto"),
                 ("revision", encoder.revision, None),
                 ("query_limit", self.query_limit, 64),
@@ -90,26 +114,29 @@ class Cascade(Reranker):
     @property
     def cost(self) -> float:
         """The share of the whole model's work that is left to do for many candidates: 0.629 with the paper's
-        exits and alpha=0.3."""
+        exits and alpha=0.3; with entropy the most, which is 1."""
         return cost(self.encoder.layers, self.alpha)
 
     def inferences(self, candidates: int) -> int:
         """What a query with so many candidates takes, in inferences of the whole model: the layers that they
-        go through, by the model's number of layers, rounded up."""
+        go through, by the model's number of layers, rounded up. With entropy, what it takes at most: all of
+        them through all layers. The tally has what it took."""
         layers = self.encoder.layers
         return math.ceil(layers_run(candidates, layers, self.alpha) / layers[-1])
 
     def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
         inputs, cuts = self._made(rankings)
         read = [self._read(*each) for each in zip(rankings, inputs, strict=True)]
-        work = [self.inferences(len(ranking)) for ranking in rankings]
+        work = [inferred(margins, self.encoder.layers) for margins, _ in read]
         tallies = [
             Tally(0 if cached else count, count if cached else 0, cut)
             for (_, cached), count, cut in zip(read, work, cuts, strict=True)
         ]
         self._count(rankings, tallies)
-        found = zip(rankings, read, strict=True)
-        return [cascaded(ranking, margins, self.alpha) for ranking, (margins, _) in found]
+        found = [(ranking, margins) for ranking, (margins, _) in zip(rankings, read, strict=True)]
+        if self.entropy is None:
+            return [cascaded(*each, self.alpha) for each in found]
+        return [exited(*each) for each in found]
 
     def _made(self, rankings: Sequence[Ranking]) -> tuple[list[Inputs], list[Truncation]]:
         return pointwise_inputs(self.encoder, rankings, self.query_limit, self.limit)
@@ -117,11 +144,11 @@ class Cascade(Reranker):
     def _read(self, ranking: Ranking, inputs: Inputs) -> tuple[Array, bool]:
         """The margins of a query's candidates at the exits that they reach, and whether they come from the
         cache. They do if all are there: to go on with some, what the layers below made of them is needed."""
-        keep = keeping(ranking.ids, self.alpha)
+        keep = keeping(ranking.ids, self.alpha) if self.entropy is None else unsure(self.entropy)
         if self.cache is None:
             return self.encoder.walk(inputs, keep), False
         own = self._keys(ranking, inputs)
-        # alpha is no part of them: it decides whose margins are needed, and not what they are
+        # the rule is no part of them: it decides whose margins are needed, and not what they are
         keys = [
             pair_keys(prefix(self.encoder.fingerprint, NAME, str(layer)), ranking.query.text, own)
             for layer in self.encoder.layers
@@ -170,6 +197,48 @@ def keeping(ids: Sequence[str], alpha: float) -> Keep:
     return keep
 
 
+def unsure(entropy: float) -> Keep:
+    """Who goes on: those of which the exit is not sure, each for itself, and perhaps none.
+
+    >>> keep = unsure(entropy=0.5)
+    >>> keep(np.array([4, 7, 9]), np.array([-3.0, 0.5, 2.0])).tolist()  # entropies of 0.19, 0.66 and 0.37
+    [7]
+    """
+    return lambda live, margins: live[entropies(margins) >= entropy]
+
+
+def left_at(margins: Array) -> Array:
+    """The number of the exit at which each candidate left, or came to the end: the last that is not NaN.
+
+    >>> left_at(np.array([[9.0, np.nan], [9.5, -1.0]])).tolist()
+    [0, 1]
+    """
+    return np.asarray(np.count_nonzero(~np.isnan(margins), axis=1) - 1)
+
+
+def inferred(margins: Array, layers: Sequence[int]) -> int:
+    """What candidates that came to these exits took, in inferences of the whole model, rounded up.
+
+    >>> inferred(np.array([[9.0, np.nan], [9.5, -1.0]]), layers=(4, 12))  # (4 + 12) / 12
+    2
+    """
+    last: list[int] = left_at(margins).tolist()
+    return math.ceil(sum(layers[number] for number in last) / layers[-1])
+
+
+def exited(ranking: Ranking, margins: Array) -> Ranking:
+    """The candidates by their margin at the exit where they left, whichever it was.
+
+    >>> from tamis.documents import Query
+    >>> given = Ranking(Query("q", ""), ("a", "b", "c"), np.zeros(3))
+    >>> found = exited(given, np.array([[9.0, np.nan], [-9.0, np.nan], [0.5, 0.0]]))
+    >>> found.ids, found.scores.round(3).tolist()
+    (('a', 'c', 'b'), [1.0, 0.5, 0.0])
+    """
+    at = margins[np.arange(len(ranking)), left_at(margins)]
+    return ranking.reordered(best_first(at, ranking.ids), probability(at), ScoreKind.PROBABILITY)
+
+
 def cascaded(ranking: Ranking, margins: Array, alpha: float) -> Ranking:
     """The candidates by the exit that they reached, and by their margin there.
 
@@ -182,7 +251,7 @@ def cascaded(ranking: Ranking, margins: Array, alpha: float) -> Ranking:
     (('c', 'b', 'a'), [0.5, 0.269, -0.0])
     """
     exits = margins.shape[1]
-    last = np.count_nonzero(~np.isnan(margins), axis=1) - 1  # the exit that each came to
+    last = left_at(margins)
     at = margins[np.arange(len(ranking)), last].astype(np.float64)
     order: list[int] = []
     for number in range(exits - 1, -1, -1):

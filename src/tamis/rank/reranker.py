@@ -80,6 +80,7 @@ class Reranker(Stage):
     """A stage that reads its candidates' texts with a cross-encoder."""
 
     queries_at_once = 8
+    counts_exactly = True  # or `inferences` is the most, and what a query took is known afterwards
 
     def __init__(self, encoder: CrossEncoder, cache: str | Path | ScoreCache | None = None) -> None:
         self.encoder = encoder
