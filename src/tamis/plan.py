@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -102,11 +102,18 @@ def _plan(stage: Stage, enter: Array, depth: int | None) -> list[Step]:
     return [*(step for steps in inside for step in steps), Step(stage, enter, leave, none)]
 
 
-def counts_exactly(stage: Stage) -> bool:
-    """Whether a plan of it is exact: where nothing is searched for and nothing may leave early that was not
-    counted on, every number is known before."""
-    unknown = any(isinstance(part, Retriever | SDM | RM3 | IfUnsure) for part in _walk(stage))
-    return not unknown and all(model.counts_exactly for model in rerankers(stage))
+def counts(stage: Stage) -> Literal["exact", "most", "least", "either"]:
+    """What a plan of it says: every number, where nothing is searched for and nothing may leave early that
+    was not counted on; else the most or the least, or neither, where some steps say one and some the other.
+
+    >>> from tamis.stages import build
+    >>> [counts(build(text)) for text in ("mono", "maxp(mono)", "birch(mono)", "maxp(mono) >> birch(mono)")]
+    ['exact', 'most', 'least', 'either']
+    """
+    said = {model.counts for model in rerankers(stage)} - {"exact"}
+    if any(isinstance(part, Retriever | SDM | RM3 | IfUnsure) for part in _walk(stage)):
+        said.add("most")
+    return "either" if len(said) > 1 else next(iter(said), "exact")
 
 
 # -- models at work

@@ -106,10 +106,10 @@ def test_a_plan_counts_layers_and_says_what_is_at_most(
         "--dry-run",
     ]
     found = called(capsys, "rerank", made / "bm25.txt", *arguments, "-p", stage, "--json")
-    assert found["inferences"] == {"least": 12, "most": 12, "all": 120} and found["exact"]
+    assert found["inferences"] == {"least": 12, "most": 12, "all": 120} and found["counts"] == "exact"
     unsure = f'mono(model="{made / "start"}") >> if_unsure({stage})'
     found = called(capsys, "rerank", made / "bm25.txt", *arguments, "-p", unsure, "--json")
-    assert found["inferences"] == {"least": 32, "most": 32, "all": 320} and not found["exact"]
+    assert found["inferences"] == {"least": 32, "most": 32, "all": 320} and found["counts"] == "most"
     assert main([str(each) for each in ["rerank", made / "bm25.txt", *arguments, "-p", unsure]]) == 0
     assert "10 queries: at most 32 inferences a query, 320 in all" in capsys.readouterr().out
 
@@ -120,7 +120,7 @@ def test_leaving_when_an_exit_is_sure(made: Path, tmp_path: Path, capsys: pytest
     reranking = ["rerank", made / "bm25.txt", "--corpus", made / "idx", "--queries", queries]
     reranking += ["-o", tmp_path / "some.run", "-p", f'cascade(model="{model}", entropy=0.7)', "--json"]
     found = called(capsys, *reranking, "--dry-run")
-    assert found["inferences"] == {"least": 20, "most": 20, "all": 200} and not found["exact"]
+    assert found["inferences"] == {"least": 20, "most": 20, "all": 200} and found["counts"] == "most"
     # all leave after the first of three layers: 20 / 3 a query, rounded up
     assert called(capsys, *reranking)["models"][0]["inferences"] == 10 * 7
     arguments = ["tradeoff", queries, DEMO / "qrels.txt", "--run", made / "bm25.txt"]

@@ -100,7 +100,7 @@ def test_a_plan_counts_groups(made: Path, capsys: pytest.CaptureFixture[str]) ->
     found = called(
         capsys, "rerank", made / "bm25.txt", *arguments, "--dry-run", "-p", f"{stage} % 5", "--json"
     )
-    assert found["inferences"] == {"least": 15, "most": 15, "all": 150} and found["exact"]
+    assert found["inferences"] == {"least": 15, "most": 15, "all": 150} and found["counts"] == "exact"
 
 
 def test_a_trade_off_over_rounds(made: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -210,7 +210,7 @@ def test_a_plan_of_a_run_counts_its_lists(place: Path, tamis: Tamis) -> None:
     assert mono["kept"] == duo["candidates"] == {"least": 1, "most": 4, "all": 8}
     assert duo["inferences"] == {"least": 0, "most": 12, "all": 4 * 3 + 3 * 2 + 0}
     assert planned["inferences"] == {"least": 1, "most": 7 + 12, "all": 11 + 18}
-    assert planned["exact"] is True
+    assert planned["counts"] == "exact"
     assert planned["seconds"] == pytest.approx(mono["seconds"] + duo["seconds"], abs=0.002)
     assert mono["seconds"] == pytest.approx(11 * mono["seconds_each"], abs=0.001)
     assert (mono["model"], mono["runs_on"][:18]) == ("m", "ONNX Runtime, int8")
@@ -228,7 +228,7 @@ def test_a_plan_over_an_index_is_the_most_there_can_be(place: Path, tamis: Tamis
     ]
     assert [step["inferences"]["all"] for step in planned["steps"]] == [0, 6 * 50, 6 * 5 * 4]
     assert planned["inferences"] == {"least": 70, "most": 70, "all": 420}
-    assert planned["exact"] is False
+    assert planned["counts"] == "most"
     said = tamis(*command, f"bm25 % 50 >> {PIPELINE}").out
     assert "6 queries: at most 70 inferences a query, 420 in all, about " in said
     # all 500 documents, not 1,000

@@ -32,7 +32,7 @@ from tamis.models.exits import (  # noqa: E402
 )
 from tamis.models.templates import Inputs  # noqa: E402
 from tamis.models.weights import stored_tensors, write_tensors  # noqa: E402
-from tamis.plan import counts_exactly, plan  # noqa: E402
+from tamis.plan import counts, plan  # noqa: E402
 from tamis.rank.cache import ScoreCache  # noqa: E402
 from tamis.rank.cascade import cascaded, keeping, walked  # noqa: E402
 from tamis.rank.mono import pointwise_inputs  # noqa: E402
@@ -312,7 +312,7 @@ def test_inferences_are_those_of_the_whole_model(folder: Path, index: Index) -> 
     (index.bm25() % 40 >> stage)("castle song")
     assert (stage.tally.inferences, stage.tally.cached, stage.tally.truncation.texts) == (30, 0, 40)
     (step,) = plan(stage, [40])
-    assert step.inferences.tolist() == [30] and counts_exactly(stage)
+    assert step.inferences.tolist() == [30] and counts(stage) == "exact"
 
 
 def test_scores_of_an_earlier_pass_serve_every_alpha(folder: Path, index: Index, tmp_path: Path) -> None:

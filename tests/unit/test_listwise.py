@@ -28,7 +28,7 @@ from tamis.models.lists import ListCheckpoint, begin_lists, load_lists, save_lis
 from tamis.models.templates import Inputs, Tokenised, listwise  # noqa: E402
 from tamis.models.tokenizer import open_tokenizer  # noqa: E402
 from tamis.models.weights import stored_tensors, write_tensors  # noqa: E402
-from tamis.plan import counts_exactly, plan  # noqa: E402
+from tamis.plan import counts, plan  # noqa: E402
 from tamis.rank.cache import ScoreCache  # noqa: E402
 from tamis.rank.given import placed  # noqa: E402
 from tamis.rank.groups import drawn_groups, groups_a_round, settled  # noqa: E402
@@ -290,7 +290,7 @@ def test_inferences_are_groups(folder: Path, index: Index) -> None:
     assert (one.tally.inferences, one.tally.cached, one.tally.truncation.texts) == (6, 0, 10)
     assert one.tally.truncation.texts_cut > 0
     (step,) = plan(one, [12])
-    assert step.inferences.tolist() == [6] and counts_exactly(one)
+    assert step.inferences.tolist() == [6] and counts(one) == "exact"
 
 
 def test_candidates_from_elsewhere(folder: Path) -> None:

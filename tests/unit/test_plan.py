@@ -10,7 +10,7 @@ import pytest
 
 from tamis import Document, Duo, Index, Mono, Query, Ranking, Run, Stage
 from tamis.expression import Call
-from tamis.plan import calibrate, counts_exactly, plan, rerankers, sample, work_done
+from tamis.plan import calibrate, counts, plan, rerankers, sample, work_done
 from tamis.rank.given import Documents, GivenRun
 from tamis.stages import build
 
@@ -62,7 +62,7 @@ def test_inferences_are_k0_and_k1_k1_less_1(
 ) -> None:
     stage = build(pipeline)
     assert [step.inferences.tolist() for step in plan(stage, candidates)] == inferences
-    assert counts_exactly(stage)
+    assert counts(stage) == "exact"
 
 
 def test_a_search_is_taken_to_find_what_it_is_asked_for(index: Index) -> None:
@@ -70,8 +70,23 @@ def test_a_search_is_taken_to_find_what_it_is_asked_for(index: Index) -> None:
     steps = plan(stage, [0, 0])
     assert [step.leave.tolist() for step in steps] == [[20, 20], [1000, 1000], [5, 5], [5, 5]]
     assert [step.inferences.tolist() for step in steps] == [[0, 0], [0, 0], [1000, 1000], [20, 20]]
-    assert not counts_exactly(stage)
+    assert counts(stage) == "most"
     assert plan(index.bm25(), [0])[0].leave.tolist() == [30], "all that there are"
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "said"),
+    [
+        ("firstp(mono)", "exact"),
+        ("maxp(mono)", "most"),
+        ("maxp(mono, passages=none)", "least"),
+        ("if_unsure(mono)", "most"),
+        ("maxp(mono, passages=5) >> maxp(mono, passages=none)", "either"),
+        ("mono % 20 >> fuse(duo, birch(mono))", "least"),
+    ],
+)
+def test_it_says_which_bound_its_numbers_are(pipeline: str, said: str) -> None:
+    assert counts(build(pipeline)) == said
 
 
 def test_stages_within_stages_are_counted(index: Index) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 from tamis.cli.console import counted, doing, duration, print_json, printable, stdout
 from tamis.columns import Array
 from tamis.documents import Query
-from tamis.plan import Step, calibrate, counts_exactly, plan, sample
+from tamis.plan import Step, calibrate, counts, plan, sample
 from tamis.stage import Stage
+
+_WORDS = {"exact": "", "most": "at most ", "least": "at least ", "either": "about "}
 
 
 def dry_run(
@@ -25,7 +27,7 @@ def dry_run(
     whole = {
         "pipeline": repr(stage),
         "queries": len(queries),
-        "exact": counts_exactly(stage),
+        "counts": counts(stage),
         "steps": described,
         "inferences": _spread(sum((step.inferences for step in steps), start=steps[0].inferences * 0)),
         "seconds": None if None in timed else round(sum(timed), 3),
@@ -82,10 +84,10 @@ def _print(whole: dict[str, Any]) -> None:
     console = stdout()
     console.print(table)
     console.print()
-    at_most = "" if whole["exact"] else "at most "
     inferences, queries = whole["inferences"], counted(whole["queries"], "query", "queries")
+    bound = _WORDS[whole["counts"]]
     console.print(
-        f"{queries}: {at_most}{_range(inferences)} inferences a query, {inferences['all']:,} in all"
+        f"{queries}: {bound}{_range(inferences)} inferences a query, {inferences['all']:,} in all"
         + ("" if whole["seconds"] is None else f", about {duration(whole['seconds'])}"),
         soft_wrap=True,
     )

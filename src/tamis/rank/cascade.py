@@ -93,7 +93,7 @@ class Cascade(Reranker):
         super().__init__(encoder, cache)
         self.alpha, self.query_limit, self.limit = float(alpha), query_limit, limit
         self.entropy = None if entropy is None else float(entropy)
-        self.counts_exactly = not entropy
+        self.counts = "most" if entropy else "exact"
 
     @property
     def expression(self) -> Call:

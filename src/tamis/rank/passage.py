@@ -109,6 +109,8 @@ class PassageReranker(Reranker):
             raise InputError(f"{evidence} passages as evidence", remedy="use a whole number of at least 0")
         super().__init__(stage.encoder, stage.cache)
         self.stage, self.cutting, self.evidence = stage, cutting, evidence
+        # how many passages a document has is known when it is cut, but it has one at least
+        self.counts = "least" if cutting.passages is None else "most" if cutting.passages > 1 else "exact"
 
     def inferences(self, candidates: int) -> int:
         """How many inputs a query with so many candidates takes at most. How many passages a document has is

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -80,7 +80,9 @@ class Reranker(Stage):
     """A stage that reads its candidates' texts with a cross-encoder."""
 
     queries_at_once = 8
-    counts_exactly = True  # or `inferences` is the most, and what a query took is known afterwards
+    #: What `inferences` says of what a query will take: just that, or the most or the least, where the number
+    #: is known only afterwards.
+    counts: Literal["exact", "most", "least"] = "exact"
 
     def __init__(self, encoder: CrossEncoder, cache: str | Path | ScoreCache | None = None) -> None:
         self.encoder = encoder
