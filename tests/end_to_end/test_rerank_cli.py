@@ -231,6 +231,11 @@ def test_a_plan_over_an_index_is_the_most_there_can_be(place: Path, tamis: Tamis
     assert planned["counts"] == "most"
     said = tamis(*command, f"bm25 % 50 >> {PIPELINE}").out
     assert "6 queries: at most 70 inferences a query, 420 in all, about " in said
+    said = tamis(*command, "bm25 % 50 >> birch(mono(model=m))").out
+    assert (
+        "50 inferences a query, 300 in all (fewer where less is found, more for every further passage)"
+        in said
+    )
     # all 500 documents, not 1,000
     assert tamis(*command, "bm25 >> mono(model=m)", "--json").json["inferences"]["most"] == 500
     nothing = tamis(*command, "bm25 >> rm3", "--json").json

@@ -11,7 +11,8 @@ from tamis.documents import Query
 from tamis.plan import Step, calibrate, counts, plan, sample
 from tamis.stage import Stage
 
-_WORDS = {"exact": "", "most": "at most ", "least": "at least ", "either": "about "}
+_BOUND = {"exact": "", "most": "at most ", "least": "at least ", "either": ""}
+_EITHER = " (fewer where less is found, more for every further passage)"
 
 
 def dry_run(
@@ -85,9 +86,9 @@ def _print(whole: dict[str, Any]) -> None:
     console.print(table)
     console.print()
     inferences, queries = whole["inferences"], counted(whole["queries"], "query", "queries")
-    bound = _WORDS[whole["counts"]]
+    bound, note = _BOUND[whole["counts"]], _EITHER if whole["counts"] == "either" else ""
     console.print(
-        f"{queries}: {bound}{_range(inferences)} inferences a query, {inferences['all']:,} in all"
+        f"{queries}: {bound}{_range(inferences)} inferences a query, {inferences['all']:,} in all{note}"
         + ("" if whole["seconds"] is None else f", about {duration(whole['seconds'])}"),
         soft_wrap=True,
     )
