@@ -51,6 +51,8 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        if scope["method"] == "HEAD":  # what watches a server asks so; of the answer, only the head is sent
+            scope = {**scope, "method": "GET"}
         started, status = time.monotonic(), 500
 
         async def answering(message: Message) -> None:
