@@ -17,6 +17,7 @@ import argparse
 import importlib.util
 import json
 import multiprocessing
+import sys
 import tempfile
 import threading
 import time
@@ -26,7 +27,7 @@ from typing import Any
 
 import numpy as np
 import synthetic
-from machine import in_a_process, next_result, one_core, peak_mib, run, started
+from machine import SCRATCH, in_a_process, next_result, one_core, peak_mib, started
 
 KS = (10, 1000)
 
@@ -280,7 +281,7 @@ def main() -> None:
     parser.add_argument(
         "--data",
         type=Path,
-        default=Path(tempfile.gettempdir()) / "tamis-bench",
+        default=SCRATCH,
         help="a folder for what is generated, which is kept (tamis-bench where temporary files are)",
     )
     parser.add_argument("--out", type=Path, help="a file of JSON for the figures")
@@ -299,4 +300,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    from tamis.cli import status_of  # here: the processes of other engines do without
+
+    sys.exit(status_of(main))

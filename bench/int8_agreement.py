@@ -9,14 +9,15 @@ are Kendall's tau between the two orders, a query's mean and least, and nDCG@10 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from pathlib import Path
 
 import numpy as np
-from machine import run
 from rerank_cpu import kendall_tau
 
 from tamis import Mono, Run
+from tamis.cli import status_of
 from tamis.evaluate.measures import evaluate
 from tamis.formats import read_corpus, read_qrels, read_queries
 from tamis.rank.given import Documents
@@ -56,4 +57,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    sys.exit(status_of(main))

@@ -19,6 +19,7 @@ import gzip
 import json
 import os
 import platform
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
@@ -26,11 +27,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from machine import in_a_process, one_core, peak_mib, processor, run
+from machine import in_a_process, one_core, peak_mib, processor
 from rerank_cpu import ONE_THREAD
 
 import tamis
 from tamis import Document, MaxP, Mono, Query, Ranking, Stage
+from tamis.cli import status_of
 from tamis.errors import InputError
 from tamis.rank.given import Documents
 
@@ -174,4 +176,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    sys.exit(status_of(main))

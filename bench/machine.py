@@ -7,22 +7,15 @@ import os
 import platform
 import resource
 import sys
+import tempfile
 from collections.abc import Callable, Iterable
 from importlib import metadata
 from pathlib import Path
 from queue import Empty
 from typing import Any
 
-from tamis.errors import TamisError
-
-
-def run(main: Callable[[], object]) -> None:
-    """A script's `main`: what its caller can get wrong is one line, with exit status 2."""
-    try:
-        main()
-    except (TamisError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+#: For what benchmarks make on the way.
+SCRATCH = Path(tempfile.gettempdir()) / "tamis-bench"
 
 
 def one_core() -> None:

@@ -16,9 +16,9 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from machine import run
 
 import tamis
+from tamis.cli import status_of
 from tamis.evaluate.measures import evaluate
 from tamis.formats import read_corpus, read_qrels, read_queries
 
@@ -81,4 +81,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     np.seterr(all="raise", under="ignore")
-    run(main)
+    sys.exit(status_of(main))

@@ -29,6 +29,7 @@ import json
 import multiprocessing
 import os
 import platform
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -38,7 +39,7 @@ from typing import Any
 
 import numpy as np
 from cpu_rerankers import BATCH, ENGINES, Ranked, SentenceTransformers, Setting
-from machine import in_a_process, next_result, one_core, peak_mib, processor, run, started, versions
+from machine import SCRATCH, in_a_process, next_result, one_core, peak_mib, processor, started, versions
 
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
@@ -257,7 +258,7 @@ def main() -> None:
     parser.add_argument(
         "--data",
         type=Path,
-        default=Path(tempfile.gettempdir()) / "tamis-bench",
+        default=SCRATCH,
         help="a folder for what is made on the way (tamis-bench where temporary files are)",
     )
     parser.add_argument("--out", type=Path, help="a file of JSON for the figures")
@@ -273,4 +274,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    from tamis.cli import status_of  # here: the processes of other engines do without
+
+    sys.exit(status_of(main))

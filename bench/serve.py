@@ -39,11 +39,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from machine import processor, run
+from machine import processor
 from random_model import SHAPES, write_model
 
 import tamis
 from tamis import Index
+from tamis.cli import status_of
 from tamis.formats import read_corpus, read_queries
 from tamis.infer.cross_encoder import CrossEncoder
 from tamis.infer.tokens import build_tokens
@@ -295,4 +296,4 @@ def _json(**body: Any) -> bytes:
 
 
 if __name__ == "__main__":
-    run(main)
+    sys.exit(status_of(main))

@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 import tamis
+from tamis.cli import status_of
 from tamis.evaluate.diagnose import Effect, effects
 from tamis.formats import read_queries
 
@@ -48,7 +49,4 @@ def table(found: Sequence[Effect]) -> str:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except tamis.TamisError as error:
-        sys.exit(f"error: {error}")
+    sys.exit(status_of(main))

@@ -31,6 +31,7 @@ import numpy as np
 from long_documents_data import BEST, DEPTH, Prepared, Units, prepare
 
 import tamis
+from tamis.cli import status_of
 from tamis.columns import Array
 from tamis.infer.cross_encoder import CrossEncoder
 from tamis.infer.runtime import Device
@@ -367,7 +368,4 @@ def batched(queries: Sequence[str], size: int) -> Iterator[Sequence[str]]:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (tamis.TamisError, OSError) as error:
-        sys.exit(f"error: {error}")
+    sys.exit(status_of(main))

@@ -14,14 +14,15 @@ import argparse
 import io
 import json
 import shutil
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import onnx
-from script import run
 
+from tamis.cli import status_of
 from tamis.columns import Array
 from tamis.models.weights import write_tensors
 
@@ -103,4 +104,4 @@ def _read(archive: tarfile.TarFile, name: str) -> bytes:
 
 
 if __name__ == "__main__":
-    run(main)
+    sys.exit(status_of(main))

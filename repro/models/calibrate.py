@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import argparse
 import random
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from prepare import SEED
-from script import run, say
+from script import say
 
 import tamis
+from tamis.cli import status_of
 from tamis.columns import Array
 from tamis.formats import read_corpus, read_qrels, read_queries
 from tamis.models.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -85,4 +87,4 @@ def calibrated(model: Checkpoint, scale: float, shift: float) -> Checkpoint:
 
 
 if __name__ == "__main__":
-    run(main)
+    sys.exit(status_of(main))

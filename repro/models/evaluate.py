@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-from script import run
 
 import tamis
+from tamis.cli import status_of
 from tamis.evaluate.measures import evaluate
 from tamis.evaluate.significance import bootstrap_interval, t_test
 from tamis.formats import Qrels, read_corpus, read_qrels, read_queries
@@ -174,4 +175,4 @@ def _line(row: Row) -> str:
 
 
 if __name__ == "__main__":
-    run(main)
+    sys.exit(status_of(main))

@@ -18,13 +18,14 @@ import inspect
 import json
 import random
 import re
+import sys
 import warnings
 import zipfile
 from collections.abc import Iterator
 from email.parser import HeaderParser
 from pathlib import Path
 
-from script import run
+from tamis.cli import status_of
 
 SEED = 20261116
 EACH = 1_500  # documents of a package: none should be most of what is read
@@ -208,4 +209,4 @@ def is_prose(paragraph: str) -> bool:
 
 
 if __name__ == "__main__":
-    run(main)
+    sys.exit(status_of(main))

@@ -15,6 +15,7 @@ import argparse
 import json
 import random
 import shutil
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,9 +25,10 @@ from pathlib import Path
 import numpy as np
 from passages import Passage, passages
 from questions import PseudoQueries, forms
-from script import run, say
+from script import say
 
 import tamis
+from tamis.cli import status_of
 from tamis.columns import Array
 from tamis.formats import read_corpus, read_qrels, read_queries, write_qrels
 from tamis.models.tokenizer import Tokenizer
@@ -237,4 +239,4 @@ def _write_json_lines(path: Path, lines: Sequence[dict[str, object]]) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    sys.exit(status_of(main))

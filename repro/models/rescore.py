@@ -10,15 +10,17 @@ twelve. About two minutes for half a million queries on an H200.
 from __future__ import annotations
 
 import argparse
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from prepare import PASSAGE_TOKENS, QUERY_TOKENS, SEED
-from script import run, say
+from script import say
 from teach import unit
 
+from tamis.cli import status_of
 from tamis.columns import Array
 from tamis.infer.engine import Engine
 from tamis.infer.torch_backend import TorchBackend
@@ -102,4 +104,4 @@ def score(data: TrainingSet, documents: Array, model: Checkpoint) -> Array:
 
 
 if __name__ == "__main__":
-    run(main)
+    sys.exit(status_of(main))

@@ -17,8 +17,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from script import run
-
+from tamis.cli import status_of
 from tamis.models.checkpoint import load_checkpoint, save_checkpoint
 
 HERE = Path(__file__).parent
@@ -114,4 +113,4 @@ def release(trained: Path, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    sys.exit(status_of(main))

@@ -12,6 +12,7 @@ query's candidates. About a minute on an H200.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,10 +21,11 @@ import numpy as np
 import torch
 from numba import njit, prange
 from prepare import PASSAGE_TOKENS, QUERY_TOKENS, SEED
-from script import run, say
+from script import say
 from torch import Tensor
 from torch.nn import functional as F
 
+from tamis.cli import status_of
 from tamis.columns import Array
 from tamis.evaluate.measures import evaluate
 from tamis.formats import read_corpus, read_qrels, read_queries
@@ -353,4 +355,4 @@ def report_dev(dev: Dev, teachers: Sequence[Teacher]) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    sys.exit(status_of(main))

@@ -327,14 +327,6 @@ def test_a_body_is_counted_as_it_comes(server: Served) -> None:
     assert sent < 500_000_000
 
 
-def test_a_head_is_that_of_a_get(server: Served) -> None:
-    for path in ("/", "/healthz", "/readyz", "/info", "/search", "/nothing"):
-        whole, head = server.get(path), server.client.head(path)
-        assert (head.status_code, head.content) == (whole.status_code, b"")
-        assert head.headers["content-type"] == whole.headers["content-type"]
-        assert head.headers["content-length"] == str(len(whole.content))
-
-
 def test_what_is_not_there(server: Served) -> None:
     for answer, status in (
         (server.get("/documents/none"), 404),

@@ -100,6 +100,15 @@ def test_what_is_no_http(server: Server, data: bytes) -> None:
     assert "HTTP/1.1" in error(body)
 
 
+@pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/info", "/search", "/nothing"])
+def test_a_head_is_that_of_a_get(server: Server, path: str) -> None:
+    status, _, whole = server.get(path)
+    asked = f"HEAD {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+    found, head, body = server.answer(asked.encode())
+    assert (found, body) == (status, b"")
+    assert f"content-length: {len(whole)}\r\n" in f"{head.decode()}\r\n".lower()
+
+
 def test_an_upgrade_is_not_made(server: Server) -> None:
     key = "upgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
     head = f"GET /search HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade, close\r\n{key}\r\n"

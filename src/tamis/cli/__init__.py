@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from tamis import __version__
@@ -48,7 +48,7 @@ verbs:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit status: 0, 2 for an error, 130 when interrupted."""
+    """Run a command line and return its exit status."""
     # nothing here multiplies matrices, and numpy's start is quicker without a pool of threads for it
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if sys.stdout is None:  # closed by whoever started us: what is printed is for nobody
@@ -57,8 +57,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             # a console that cannot show a letter is no reason to fail
             stream.reconfigure(errors="backslashreplace")
+    return status_of(lambda: _run(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def status_of(program: Callable[[], object]) -> int:
+    """Run a program and return its exit status: 0, 2 for an error, which is told in one line, 130 when
+    interrupted. For scripts as well: `sys.exit(status_of(main))`.
+
+    >>> status_of(lambda: None)
+    0
+    """
     try:
-        _run(list(sys.argv[1:] if arguments is None else arguments))
+        program()
         sys.stdout.flush()
     except TamisError as error:
         return _fail(str(error))
