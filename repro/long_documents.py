@@ -272,6 +272,8 @@ def recipe_of(kind: str, start: str, steps: int) -> LongRecipe:
     >>> recipe_of("parade-max", "mono", 250).loss.name
     'hinge'
     """
+    import torch
+
     from tamis.train.fields import build
     from tamis.train.longdoc_recipe import LongRecipe
     from tamis.train.recipe import read_tables
@@ -287,8 +289,10 @@ def recipe_of(kind: str, start: str, steps: int) -> LongRecipe:
         "longdoc": tables["longdoc"] | ({} if training.recipe == "maxp" else {"kind": kind}),
         "examples": tables["examples"] | {"last": DEPTH},
         "optimiser": tables["optimiser"] | rates | {"steps": steps, "warm_up": 0.1, "schedule": "linear"},
-        "run": {"batch": 16, "tokens": TOKENS, "checkpoint_every": steps, "log_every": max(steps // 5, 1)},
+        "run": {"batch": 16, "checkpoint_every": steps, "log_every": max(steps // 5, 1)},
     }
+    if torch.cuda.is_available():  # a processor has its own default
+        tables["run"]["tokens"] = TOKENS
     return build(LongRecipe, tables, training.recipe)
 
 

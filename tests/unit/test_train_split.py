@@ -99,6 +99,25 @@ def test_a_split_step_is_the_whole_one(loss: Loss, kind: Any, folder: Path) -> N
         assert torch.allclose(found, gradient, rtol=1e-5, atol=1e-8 * float(gradient.abs().max())), split
 
 
+def test_a_processor_takes_a_large_batch_in_parts(folder: Path) -> None:
+    """It cannot say that a batch does not fit: the system ends the program."""
+    data, groups = made()
+    many = groups * 40
+    recipe = Recipe(
+        Model(str(folder)),
+        (Data(set="unused"),),
+        Optimiser(steps=1),
+        Run(batch=len(many)),
+        Examples("grouped", group=7),
+        Loss("kl"),
+        Limits(8, 48),
+    )
+    stream = Stream(lambda number: Batch(data, many), 1)
+    task = RankingTask(recipe, open_start(recipe), Drawn(stream, ""), device="cpu")
+    tokens = [len(part.batch.inputs.ids) for part in task.parts(0, 0, 1)]
+    assert max(tokens) <= 4096 < sum(tokens)
+
+
 def test_queries_that_only_a_teacher_knows_say_nothing_to_a_hinge(folder: Path) -> None:
     """They come into a batch where a set has a teacher's scores: such a batch is no error, and no lesson."""
     data, groups = made()

@@ -32,7 +32,7 @@ from tamis.train.dev import DevRun, open_dev
 from tamis.train.fit import Part, Progress, Result, fit
 from tamis.train.longdoc_data import LongBatch, Reading, join, read_gains
 from tamis.train.longdoc_recipe import LongRecipe
-from tamis.train.loop import Names, dev_every, identity, own_places, shown, split_groups
+from tamis.train.loop import Names, at_once, dev_every, identity, own_places, shown, split_groups
 from tamis.train.processes import own_device
 from tamis.train.ranking_loss import ranking_loss
 from tamis.train.recipe import Dev, Limits, Loss, Model, in_steps
@@ -187,7 +187,7 @@ class LongTask:
                 for place, group in zip(places, own, strict=True)
             ]
             tokens = np.array([len(batch.inputs.ids) for batch in made])
-            for some in split_groups(tokens, self.recipe.run.tokens):
+            for some in split_groups(tokens, at_once(self.recipe.run, self.device)):
                 batch = join([made[i] for i in some])
                 # of the mean over all processes, which is what gradients become
                 share = len(some) * world / len(groups) / per_step

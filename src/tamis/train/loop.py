@@ -31,7 +31,7 @@ from tamis.train.fit import Part, Progress, Result, fit, learning_rate, total_st
 from tamis.train.objective import margins, padded
 from tamis.train.processes import own_device
 from tamis.train.ranking_loss import ranking_loss
-from tamis.train.recipe import Loss, Recipe, in_pairs, in_steps
+from tamis.train.recipe import Loss, Recipe, Run, in_pairs, in_steps
 from tamis.train.sets import Group, TrainingSet
 from tamis.train.sources import Examples, read_examples
 from tamis.train.start import load_start
@@ -42,6 +42,7 @@ __all__ = ["Ranker", "RankingTask", "Result", "learning_rate", "train", "train_b
 
 _NAMED = 8  # how many ids an error names
 _SEGMENTS = 3  # of an input with two texts
+_ON_PROCESSOR = 4096  # tokens at once: some 6 GB for a BERT-base
 
 
 def train_by_recipe(
@@ -204,7 +205,8 @@ class RankingTask:
         for data, groups in drawn:
             own = [groups[place] for place in own_places(len(groups), rank, world)]
             batch = self.batch(data, own)
-            for some in split_groups(np.diff(batch.inputs.ends[batch.input_ends]), self.recipe.run.tokens):
+            tokens = np.diff(batch.inputs.ends[batch.input_ends])
+            for some in split_groups(tokens, at_once(self.recipe.run, self.device)):
                 kept = [own[i] for i in some]
                 here = batch if len(some) == len(own) else self.batch(data, kept)
                 here = replace(here, portion=portion(kept, every))
@@ -247,6 +249,16 @@ def own_places(groups: int, rank: int, world: int) -> range:
         remedy = "use a larger batch, or fewer devices"
         raise InputError(f"{groups} groups for {world} processes", remedy=remedy)
     return places
+
+
+def at_once(run: Run, device: torch.device) -> int | None:
+    """How many tokens go through the model together; None: all of a batch. A processor is busy with few, and
+    has no way to say that they do not fit: the system ends the program.
+
+    >>> at_once(Run(), torch.device("cpu")), at_once(Run(), torch.device("cuda"))
+    (4096, None)
+    """
+    return run.tokens or (_ON_PROCESSOR if device.type == "cpu" else None)
 
 
 def split_groups(tokens: Array, most: int | None) -> list[list[int]]:
