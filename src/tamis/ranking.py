@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, overload
 
 import numpy as np
 
@@ -67,6 +67,23 @@ def best_first(scores: Array, ids: Sequence[str]) -> Array:
     return order
 
 
+def check_ids(query: object, documents: Iterable[object]) -> None:
+    """Refuse ids that are not texts: 2 and "2" are not alike, and no judgment would be found.
+
+    >>> check_ids("q1", [2])
+    Traceback (most recent call last):
+    tamis.errors.InputError: query 'q1': the document id 2 is int, not str: give it as text
+    """
+    if not isinstance(query, str):
+        raise InputError(
+            f"the query id {query!r} is {type(query).__name__}, not str", remedy="give it as text"
+        )
+    other = next((each for each in documents if not isinstance(each, str)), None)
+    if other is not None:
+        problem = f"query {query!r}: the document id {other!r} is {type(other).__name__}, not str"
+        raise InputError(problem, remedy="give it as text")
+
+
 @dataclass(frozen=True, slots=True)
 class Ranking:
     """A query and its candidates, best first. A bare query is a ranking with no candidates yet, so a
@@ -78,6 +95,8 @@ class Ranking:
     >>> ranking = Ranking(Query("q", "sieve"), ("d1", "d2"), np.array([2.0, 1.0]), ScoreKind.RETRIEVAL)
     >>> [hit.id for hit in ranking.head(1)]
     ['d1']
+    >>> ranking[0].id, "d2" in ranking
+    ('d1', True)
     """
 
     query: Query
@@ -104,6 +123,18 @@ class Ranking:
     def __iter__(self) -> Iterator[Hit]:
         pairs = zip(self.ids, self.scores.tolist(), strict=True)
         return (Hit(rank, identity, score) for rank, (identity, score) in enumerate(pairs, start=1))
+
+    @overload
+    def __getitem__(self, place: int) -> Hit: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Hit]: ...
+    def __getitem__(self, place: int | slice) -> Hit | list[Hit]:
+        """The candidate at a place, from 0, or those of a slice; `head` makes a shorter ranking."""
+        return list(self)[place]
+
+    def __contains__(self, identity: object) -> bool:
+        """Whether a document is among the candidates, by its id, as it is asked of an index."""
+        return identity in self.ids
 
     def __eq__(self, other: object) -> bool:
         """Same query, same candidates in the same order with the same scores and kind."""
@@ -247,7 +278,15 @@ class Run(Mapping[str, Ranking]):
         known = {query.id: query for query in queries}
 
         def ranked(qid: str, own: Mapping[str, float]) -> Ranking:
-            values = np.array(list(own.values()), dtype=np.float64)
+            if not isinstance(own, Mapping):
+                problem = f"query {qid!r}: a {type(own).__name__} of scores"
+                raise InputError(problem, remedy="give each query a dict: {document: score}")
+            check_ids(qid, own)
+            try:
+                values = np.array(list(own.values()), dtype=np.float64)
+            except (TypeError, ValueError):
+                problem = f"query {qid!r}: a score is not a number"
+                raise InputError(problem, remedy="give each document one") from None
             unordered = Ranking(known.get(qid, Query(qid, "")), tuple(own), values)
             return unordered.rescored(values, ScoreKind.RETRIEVAL)
 

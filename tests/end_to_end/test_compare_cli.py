@@ -172,6 +172,7 @@ def test_broken_runs(line: str, problem: str, capsys: pytest.CaptureFixture[str]
         ([*RUNS, "--family", "3"], "a family of 3 with 4 tests"),
         ([*RUNS, "--test", "anova"], "argument --test: invalid choice: 'anova'"),
         ([*RUNS, "-o", "nowhere/made.txt"], "cannot write nowhere/made.txt"),
+        ([*RUNS, "--plot", "made.png"], "a plot is SVG, and made.png says otherwise"),
         (["empty.txt", "bm25.txt", "mono.txt"], "empty.txt: no judgment in it"),
         (["zero.txt", "bm25.txt", "mono.txt"], "zero.txt: no relevant document in it"),
         (["-", "bm25.txt", "-"], "only one thing can come from the standard input"),

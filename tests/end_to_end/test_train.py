@@ -122,6 +122,9 @@ def test_it_learns_and_leaves_a_model_that_ranks(
     )
     assert main(trained(plan, tmp_path / "out", "--resume")) == 0
     assert f"{tmp_path / 'out' / 'best'}: 120 steps in" in capsys.readouterr().out
+    assert "has no training run" not in capsys.readouterr().err
+    assert main(trained(plan, tmp_path / "mistyped", "--resume")) == 0
+    assert f"{tmp_path / 'mistyped'} has no training run in it: it begins anew\n" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")

@@ -238,11 +238,9 @@ bm25_texts = st.builds(
     st.floats(0, 1),
     st.sampled_from(["lucene", "robertson", "atire", "bm25l", '"bm25+"']),
 )
-ql_texts = st.builds(
-    "ql(mu={}, smoothing={}, variant={})".format,
-    positive,
-    st.sampled_from(["dirichlet", "jelinek-mercer"]),
-    st.sampled_from(["lucene", "exact"]),
+variants = st.sampled_from(["lucene", "exact"])
+ql_texts = st.builds("ql(mu={}, smoothing=dirichlet, variant={})".format, positive, variants) | st.builds(
+    "ql(smoothing=jelinek-mercer, lam={}, variant={})".format, st.floats(0.01, 0.99), variants
 )
 sdm_texts = st.builds("sdm(window={}, mu={})".format, st.integers(2, 50), positive)
 rm3_texts = st.builds(

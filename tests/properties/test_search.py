@@ -177,9 +177,12 @@ def models(draw: st.DrawFn) -> list[Model]:
     bm25s = [BM25(draw(k1s), draw(bs), variant) for variant in VARIANTS]
     mu, lam = draw(st.sampled_from([0.5, 10.0, 1000.0])), draw(st.sampled_from([0.1, 0.5, 0.9]))
     smoothed = [
-        QueryLikelihood(mu, smoothing, lam, variant)
-        for smoothing in ("dirichlet", "jelinek-mercer")
+        model
         for variant in ("lucene", "exact")
+        for model in (
+            QueryLikelihood(mu, variant=variant),
+            QueryLikelihood(smoothing="jelinek-mercer", lam=lam, variant=variant),
+        )
     ]
     return [*bm25s, TfIdf(), *smoothed]
 

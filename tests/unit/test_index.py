@@ -457,3 +457,9 @@ def test_a_document_without_a_query_term_has_an_empty_explanation(tmp_path: Path
     assert index.explain({"siev": 1.0}, BM25(), "b") == []
     with pytest.raises(UnknownDocumentError, match="holds no document 'c'"):
         index.explain({"siev": 1.0}, BM25(), "c")
+
+
+def test_a_document_named_twice_is_deleted_once(tmp_path: Path) -> None:
+    index = Index.build([Document("a", "sieve"), Document("b", "flour")], tmp_path / "idx")
+    index.delete(["b", "b"])
+    assert len(index) == 1 and "b" not in index

@@ -380,3 +380,10 @@ def test_scores_by_query_are_a_run_once_they_are_ranked() -> None:
     run = Run.from_scores(scores, queries=[Query("q1", "sieve")])
     assert run["q1"].ids == ("d2", "d0", "d1") and run["q1"].query.text == "sieve" and not len(run["q2"])
     assert evaluate({"q1": {"d1": 1}}, run, "RR").mean == {"RR": pytest.approx(1 / 3)}
+
+
+def test_judgments_with_numbers_for_ids_are_refused() -> None:
+    """2 and "2" are not alike: all would be not relevant."""
+    run = Run.from_scores({"q": {"2": 1.0}})
+    with pytest.raises(InputError, match="query 'q': the document id 2 is int, not str"):
+        evaluate({"q": {2: 1}}, run, ["AP"])  # type: ignore[dict-item]

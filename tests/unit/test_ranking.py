@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import FrozenInstanceError
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -180,3 +181,26 @@ def test_a_run_that_is_written_and_read_has_its_order_without_ties(tmp_path: Pat
 def test_a_run_read_without_queries_knows_their_ids_only(tmp_path: Path) -> None:
     Run([ranking()]).write(tmp_path / "some.run")
     assert Run.read(tmp_path / "some.run")["q1"].query == Query("q1", "")
+
+
+def test_a_ranking_is_a_sequence_of_hits_that_knows_its_ids() -> None:
+    ranking = Ranking(Query("q", "sieve"), ("d1", "d2", "d3"), np.array([3.0, 2.0, 1.0]))
+    assert ranking[0] == (1, "d1", 3.0) and ranking[-1] == (3, "d3", 1.0)
+    assert [hit.id for hit in ranking[1:]] == ["d2", "d3"] and ranking[1:][0].rank == 2
+    assert "d2" in ranking and "d4" not in ranking
+    with pytest.raises(IndexError):
+        ranking[3]
+
+
+@pytest.mark.parametrize(
+    ("scores", "said"),
+    [
+        ({"q": {2: 1.0}}, "query 'q': the document id 2 is int, not str: give it as text"),
+        ({1: {"d": 1.0}}, "the query id 1 is int, not str: give it as text"),
+        ({"q": {"d": "a"}}, "query 'q': a score is not a number: give each document one"),
+        ({"q": [("d", 1.0)]}, "query 'q': a list of scores: give each query a dict"),
+    ],
+)
+def test_scores_that_make_no_run(scores: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        Run.from_scores(scores)

@@ -26,6 +26,7 @@ from tamis.train.recipe import (
     in_pairs,
     in_steps,
     read_recipe,
+    read_tables,
 )
 
 LEAST = """
@@ -264,7 +265,8 @@ def test_a_recipe_stands_on_its_base_field_by_field(written: Any) -> None:
 
 
 def test_a_base_that_is_not_there_or_is_itself(written: Any) -> None:
-    assert "there is no recipe 'monobart': give a file, or one of " in refused(written('base = "monobart"'))
+    said = refused(written('base = "monobart"'))
+    assert "there is no recipe 'monobart': give a file beside it, or one of " in said
     assert "base is 3: it must be a file or one of" in refused(written("base = 3"))
     assert "the recipe is its own base" in refused(written('base = "mine.toml"'))
 
@@ -282,3 +284,11 @@ def test_epochs_become_steps() -> None:
 def test_reading_a_recipe_takes_no_torch() -> None:
     code = f"import sys, {module.__name__}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_dev_run_is_up_to_the_recipe_and_not_to_its_base(written: Any) -> None:
+    longdoc = '\n[model]\nstart = "mono"\n[[data]]\nset = "somewhere"\n'
+    assert "dev" not in read_tables(written(f'base = "parade"{longdoc}'))
+    asked = read_tables(written(f'base = "parade"{longdoc}[dev]\nqueries = "queries.jsonl"\n'))
+    assert asked["dev"]["measure"] == "nDCG@20" and asked["dev"]["queries"] == "queries.jsonl"
+    assert "measure" in read_tables(written(f'base = "parade"{longdoc}[dev]\nevery = 5\n'))["dev"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -199,3 +200,12 @@ def test_scores_of_an_index(tmp_path: Path) -> None:
     ids, scores = index.search({"a": 1.0}, BM25(variant="bm25l"), 10)
     assert ids == ["long", "short"]
     assert scores.tolist() == pytest.approx([0.2595914, 0.2419782], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [({"lam": 0.5}, "lam, which dirichlet"), ({"smoothing": "jelinek-mercer", "mu": 5}, "mu, which jelinek")],
+)
+def test_a_parameter_of_the_other_smoothing_is_refused(other: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=f"query likelihood with {said}.* smoothing does not have"):
+        QueryLikelihood(**other)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, get_args
 from tamis.cli.arguments import ArgumentParser, check_output, check_standard_input, json_argument
 from tamis.cli.console import PLAIN_WIDTH, doing, note, print_table, stdout
 from tamis.cli.eval import relevant_judgments
+from tamis.errors import InputError
 from tamis.evaluate.compare import Comparison, Family, compare
 from tamis.evaluate.measures import DEFAULT_MEASURES
 from tamis.evaluate.plot import difference_plot
@@ -95,6 +96,8 @@ def main(
     check_standard_input(qrels, *paths)
     for written_to in (output, plot):
         check_output(written_to, qrels, *paths)
+    if plot is not None and plot.suffix != ".svg":
+        raise InputError(f"a plot is SVG, and {plot} says otherwise", remedy="give it a name with .svg")
     judgments = relevant_judgments(qrels)
     names = _names(paths)
     with doing("Comparing"):

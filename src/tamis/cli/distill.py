@@ -25,7 +25,7 @@ def main(recipe: Path, out: Path, resume: bool, device: Device, json: bool) -> N
     check_out(out)
     from tamis.train.distilling import distill
 
-    with resumable(out):
+    with resumable(out, resume):
         result = distill(plan, out, device=device, resume=resume, watch=Shown())
     dev = plan.ranker and plan.ranker.dev
     say(result, out, dev.measure if dev else "", json)

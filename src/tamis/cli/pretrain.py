@@ -25,6 +25,6 @@ def main(recipe: Path, out: Path, resume: bool, device: Device, json: bool) -> N
     check_out(out)
     from tamis.train.pretraining import pretrain
 
-    with resumable(out):
+    with resumable(out, resume):
         result = pretrain(plan, out, device=device, resume=resume, watch=Shown())
     say(result, out, "", json)

@@ -23,7 +23,7 @@ from tamis.documents import Query
 from tamis.errors import InputError, TamisError
 from tamis.expression import parse
 from tamis.infer.runtime import Device, Precision, Runtime
-from tamis.plan import rerankers
+from tamis.plan import rerankers, work_done
 from tamis.ranking import Ranking, ScoreKind, Span
 from tamis.retrieve.feedback import RM3
 from tamis.retrieve.index import Index, TermContribution
@@ -90,13 +90,19 @@ def main(
             weights, model_of = expanded_query(stage, text)
             explanations = {i: opened.explain(weights, model_of.model, i) for i in ranking.ids}
     if json:
-        print_json(_as_json(ranking, repr(stage % k), seconds, explanations))
+        found = _as_json(ranking, repr(stage % k), seconds, explanations)
+        print_json(found | ({"models": work_done(stage)} if models else {}))
         return
     print_ranking(stdout(), ranking, opened, explanations)
     kind = "" if ranking.kind is ScoreKind.RETRIEVAL else f"; scores: {ranking.kind}"
     sys.stdout.write(f"{counted(len(ranking), 'result')} in {duration(seconds)} ({stage!r}){kind}\n")
     if not ranking and not opened.weights(text):
         note(f"the query has no terms: the analyzer {opened.analyzer.name!r} drops every word of it")
+    for each in models:
+        cut = each.tally.truncation
+        if cut.texts_cut or cut.queries_cut:
+            whole = cut.texts_cut and type(each).__name__ == "Mono"  # which is not imported to ask
+            note(f"{each!r}: {cut}" + ("; maxp(mono) reads a long text by its passages" if whole else ""))
 
 
 def timed(stage: Stage, text: str) -> tuple[Ranking, float]:

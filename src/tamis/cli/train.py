@@ -32,7 +32,7 @@ def main(recipe: Path, out: Path, resume: bool, device: Device, json: bool) -> N
         plan = read_long_recipe(recipe) if is_long_recipe(recipe) else read_recipe(recipe)
     measure = plan.dev.measure if plan.dev else ""
     check_out(out)
-    with resumable(out):
+    with resumable(out, resume):
         if plan.folds is not None:
             from tamis.train.folds import train_folds
 

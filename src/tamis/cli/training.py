@@ -58,14 +58,19 @@ def check_out(out: Path) -> None:
 
 
 @contextmanager
-def resumable(out: Path) -> Iterator[None]:
-    """Who interrupts the training is told how it goes on."""
-    from tamis.train.state import STATE
+def resumable(out: Path, resume: bool) -> Iterator[None]:
+    """Who interrupts the training is told how it goes on; who goes on where nothing was begun, that too."""
+    from tamis.train.state import LAST, STATE
 
+    def begun(name: Path | str) -> bool:
+        return (out / name).exists() or any(out.glob(f"*/{Path(name).as_posix()}"))
+
+    if resume and not begun(STATE) and not begun(LAST):  # perhaps the folder's name is mistyped
+        note(f"{out} has no training run in it: it begins anew")
     try:
         yield
     except KeyboardInterrupt:
-        if (out / STATE).exists() or any(out.glob(f"*/{STATE.as_posix()}")):
+        if begun(STATE):
             note(f"{out}: the same command with --resume goes on from the last checkpoint")
         raise
 

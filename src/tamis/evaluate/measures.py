@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from statistics import geometric_mean, harmonic_mean
 from typing import Any, Literal, get_args
 
@@ -26,7 +27,7 @@ import numpy as np
 from tamis.errors import InputError
 from tamis.evaluate.formulae import Graded, ShortLists, graded
 from tamis.formats import Qrels
-from tamis.ranking import Ranking
+from tamis.ranking import Ranking, check_ids
 
 DEFAULT_MEASURES = ("nDCG@10", "AP", "RR@10", "P@10", "R@1000")
 _EXAMPLES = "nDCG@10, AP, RR@10, P@10, R@1000, Judged@10, Bpref, Rprec, RBP(p=0.8), Success@5 or AP(rel=2)"
@@ -134,6 +135,8 @@ def evaluate(
     judged = {qid: grades for qid, grades in qrels.items() if any(grade > 0 for grade in grades.values())}
     if not judged:
         raise InputError("the judgments hold no relevant document", remedy="check that they are qrels")
+    for qid, grades in judged.items():
+        check_ids(qid, islice(grades, 1))  # the others will be like it
     answered = {qid: run[qid] for qid in judged if qid in run}
     if not answered:
         raise InputError(

@@ -126,7 +126,7 @@ class Birch(PassageReranker):
         if not 0 <= alpha <= 1:
             raise InputError(f"birch with alpha={alpha}", remedy="use an alpha between 0 and 1")
         if min(w2, w3, w4) < 0:
-            raise InputError("birch with a weight below 0", remedy="use weights between 0 and 1")
+            raise InputError("birch with a weight below 0", remedy="use weights of at least 0")
         if normalise not in get_args(Interpolation):
             raise InputError(
                 f"birch with normalise={normalise!r}", remedy=f"use {', '.join(get_args(Interpolation))}"
@@ -183,7 +183,8 @@ class Birch(PassageReranker):
             if len(ranking) and ranking.kind is ScoreKind.NONE:
                 raise TamisError(
                     f"birch has no document scores to work on for query {ranking.query.id!r}",
-                    remedy="put a stage that scores before it, as in `bm25 >> birch(mono)`",
+                    remedy="put a stage that scores before it, as in `bm25 >> birch(mono)`, or where the "
+                    "candidates are given `mono >> birch(mono)`",
                 )
         return list(map(self._sentences, rankings, self._scored(rankings)))
 

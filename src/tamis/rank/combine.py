@@ -345,7 +345,8 @@ def _check_scored(name: str, ranking: Ranking) -> None:
     if ranking.kind is ScoreKind.NONE:
         raise TamisError(
             f"{name} has no scores to work on for query {ranking.query.id!r}",
-            remedy="put a stage that scores before it, as in `bm25 >> normalise`",
+            remedy=f"put a stage that scores before it, as in `bm25 >> {name}`, or where the candidates are "
+            f"given `mono >> {name}`",
         )
 
 

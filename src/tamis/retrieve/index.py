@@ -143,7 +143,7 @@ class Index:
         """Delete documents and commit."""
         ids = listed(ids)
         with self.writer() as writer:
-            for identity in ids:
+            for identity in dict.fromkeys(ids):  # one named twice is gone at the second time
                 writer.delete(identity)
             writer.commit()
 

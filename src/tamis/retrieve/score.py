@@ -211,6 +211,13 @@ class QueryLikelihood:
                 remedy=f"use {least:g} <= mu <= {LARGEST_MU:,} and {least:g} <= lam < 1",
             )
 
+        other, default = ("lam", 0.1) if self.smoothing == "dirichlet" else ("mu", 1000.0)
+        if getattr(self, other) != default:  # which would change nothing, in a grid of them neither
+            raise InputError(
+                f"query likelihood with {other}, which {self.smoothing} smoothing does not have",
+                remedy="lam is of smoothing=jelinek-mercer, and mu of dirichlet",
+            )
+
     @property
     def lengths(self) -> Lengths:
         return self.variant

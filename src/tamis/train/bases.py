@@ -23,7 +23,12 @@ def read_tables(path: str | Path) -> dict[str, Any]:
     """The tables of a recipe of any kind over those of its base, not yet checked. A recipe that is bundled
     may be given by its name."""
     bare = str(path) in bundled() and not Path(path).exists()
-    return _tables(BUNDLED / f"{path}.toml" if bare else Path(path), ())
+    file = BUNDLED / f"{path}.toml" if bare else Path(path)
+    tables = _tables(file, ())
+    # a base says how a dev run is measured; whether there is one is up to the recipe
+    if "dev" not in read_toml(file) and "queries" not in tables.get("dev", {"queries": None}):
+        del tables["dev"]
+    return tables
 
 
 def _tables(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
@@ -41,7 +46,7 @@ def _tables(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     if not beneath.is_file():
         beneath = BUNDLED / f"{base}.toml"
     if not beneath.is_file():
-        remedy = f"give a file, or one of {', '.join(bundled())}"
+        remedy = f"give a file beside it, or one of {', '.join(bundled())}"
         raise InputError(f"there is no recipe {base!r}", remedy=remedy, path=path)
     return _over(tables, _tables(beneath, (*seen, path.resolve())))
 
