@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from tamis.ranking import Ranking, Span
+from tamis.ranking import Hit, Ranking, Span
 from tamis.retrieve.index import Index
 from tamis.serve.highlight import places
 from tamis.serve.lane import Done
@@ -22,24 +22,24 @@ def answer(
     *,
     started: float,
     trace: bool,
-    names: Mapping[str, str] | None = None,
+    sent: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """The answer to a search or a rerank; `names` are the client's own ids, where ours are places;
-    `started` is when it came, by the monotonic clock."""
+    """The answer to a search or a rerank; `sent` are the ids of the client's own documents in
+    their order, where ours are places; `started` is when it came, by the monotonic clock."""
     ranking = outcome.ranking if k is None else outcome.ranking.head(k)
     return {
         "query": ranking.query.text,
         "pipeline": built.expression,
         "kind": str(ranking.kind),
-        "results": results(ranking, built.index, names or {}),
+        "results": results(ranking, built.index, sent),
         "complete": outcome.complete,
         "finished": outcome.done[-1].step.name,
         "ms": _ms(time.monotonic() - started),
-        "stages": [_stage(done, trace, names or {}) for done in outcome.done],
+        "stages": [_stage(done, trace, sent) for done in outcome.done],
     }
 
 
-def results(ranking: Ranking, index: Index, names: Mapping[str, str]) -> list[dict[str, Any]]:
+def results(ranking: Ranking, index: Index, sent: Sequence[str] | None) -> list[dict[str, Any]]:
     """Rank, score and text of each candidate, with the places of the query's words."""
     terms = index.weights(ranking.query.text)
     found = []
@@ -47,9 +47,7 @@ def results(ranking: Ranking, index: Index, names: Mapping[str, str]) -> list[di
         text = document.text[:SHOWN]
         found.append(
             {
-                "rank": hit.rank,
-                "id": names.get(hit.id, hit.id),
-                "score": hit.score,
+                **_place(hit, sent),
                 "title": document.title[:SHOWN],
                 "text": text,
                 "cut": len(document.text) > SHOWN,
@@ -74,7 +72,7 @@ def evidence(spans: Sequence[Span], shown: int) -> list[dict[str, Any]]:
     ]
 
 
-def _stage(done: Done, trace: bool, names: Mapping[str, str]) -> dict[str, Any]:
+def _stage(done: Done, trace: bool, sent: Sequence[str] | None) -> dict[str, Any]:
     report: dict[str, Any] = {
         "stage": done.step.name,
         "expression": done.step.expression,
@@ -85,10 +83,16 @@ def _stage(done: Done, trace: bool, names: Mapping[str, str]) -> dict[str, Any]:
         "truncated": done.tally.truncation.texts_cut,
     }
     if trace:
-        report["ranking"] = [
-            {"id": names.get(hit.id, hit.id), "rank": hit.rank, "score": hit.score} for hit in done.whole
-        ]
+        report["ranking"] = [_place(hit, sent) for hit in done.whole]
     return report
+
+
+def _place(hit: Hit, sent: Sequence[str] | None) -> dict[str, Any]:
+    """Where a document stands, and which it is: of those that a client sends, ids may be alike."""
+    if sent is None:
+        return {"rank": hit.rank, "id": hit.id, "score": hit.score}
+    index = int(hit.id)
+    return {"rank": hit.rank, "id": sent[index], "index": index, "score": hit.score}
 
 
 def _ms(seconds: float) -> float:

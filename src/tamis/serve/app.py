@@ -74,7 +74,7 @@ def _add_ranking(app: FastAPI, service: Service) -> None:
         """Search the index."""
         return await _while_wanted(request, service.search(body))
 
-    @app.post("/rerank", response_model=schemas.SearchAnswer)
+    @app.post("/rerank", response_model=schemas.RerankAnswer)
     async def rerank(body: schemas.RerankRequest, request: Request) -> Response:
         """Rank candidates of your own."""
         return await _while_wanted(request, service.rerank(body))

@@ -17,6 +17,32 @@ from tamis.serve.work import Overloaded
 RETRY_AFTER = "1"  # seconds: longer than a call of a stage, shorter than a person's patience
 _OUR_TROUBLE = (CorruptError, LockedError, StorageError)  # other errors are for the client to mend
 
+_NOT_WHOLE = "{where} is not a whole number: send one, in digits and without quotes"
+_NOT_BOOLEAN = "{where} is not true or false: send one of them, without quotes"
+_NOT_DOCUMENT = "{where}: give a text, or an object with a text: see /openapi.json"
+#: pydantic's kinds of error, as far as the shapes of requests can have them.
+_WORDS = {
+    "missing": "{where} is missing: send it (see /openapi.json)",
+    "extra_forbidden": "{where}: there is no such field: see /openapi.json",
+    "string_type": "{where} is not a text: send one, in quotes",
+    "string_unicode": "{where} holds half a character (a lone surrogate): send whole ones, as UTF-8",
+    "string_too_short": "{where} is empty: write something",  # every text that has a least length has 1
+    "string_pattern_mismatch": "{where} is blank: write something",  # the only pattern: more than spaces
+    "string_too_long": "{where} is longer than {max_length:,} characters: shorten it",
+    "int_type": _NOT_WHOLE,
+    "int_parsing": _NOT_WHOLE,
+    "int_parsing_size": _NOT_WHOLE,
+    "int_from_float": _NOT_WHOLE,
+    "greater_than_equal": "{where} is less than {ge:,}: use {ge:,} or more",
+    "less_than_equal": "{where} is more than {le:,}: use {le:,} or less",
+    "bool_type": _NOT_BOOLEAN,
+    "bool_parsing": _NOT_BOOLEAN,
+    "list_type": "{where} is not a list: send one, in square brackets",
+    "too_short": "{where} has {actual_length:,} items: send {min_length:,} or more",
+    "model_type": _NOT_DOCUMENT,  # documents are the only objects within
+    "model_attributes_type": _NOT_DOCUMENT,
+}
+
 
 def problem(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """One line, whatever the message had."""
@@ -62,19 +88,19 @@ def problem_of(error: TamisError) -> JSONResponse:
 def in_words(error: Mapping[str, Any]) -> str:
     """A validation error in one line; what the client sent is not repeated, it may be long or not text.
 
-    >>> in_words({"loc": ("body", "k"), "msg": "Input should be greater than or equal to 1", "type": "x"})
-    'k: Input should be greater than or equal to 1'
+    >>> in_words({"loc": ("body", "k"), "type": "greater_than_equal", "ctx": {"ge": 1}, "msg": "..."})
+    'k is less than 1: use 1 or more'
+    >>> in_words({"loc": ("body", "documents", 0, "text"), "type": "missing", "msg": "Field required"})
+    'documents.0.text is missing: send it (see /openapi.json)'
     """
-    if error["type"] == "json_invalid":
-        return f"the body is not JSON ({error['ctx']['error']}): send a JSON object"
-    if error["loc"] == ("body",) and error["type"] != "missing":
+    kind, ctx = error["type"], error.get("ctx", {})
+    if kind == "json_invalid":
+        return f"the body is not JSON ({ctx['error']}): send a JSON object"
+    where = ".".join(map(str, error["loc"][1:]))  # the first is "body"
+    if len(error["loc"]) == 1 and kind != "string_unicode":  # that one is of a field's name
+        if kind == "missing":
+            return "the body is missing: send a JSON object, with the header content-type: application/json"
         # most often curl without a header: what is sent is JSON, and arrives as bytes
         return "the body is not a JSON object: send one, with the header content-type: application/json"
-    where = ".".join(str(part) for part in error["loc"] if part not in ("body", "path"))
-    if error["type"] in ("model_type", "model_attributes_type"):  # documents are the only objects within
-        return f"{where}: give a text, or an object with a text: see /openapi.json"
-    if error["type"] == "string_pattern_mismatch":  # the only pattern there is wants more than spaces
-        return f"{where} is blank: write something"
-    if error["type"] == "extra_forbidden":
-        return f"{where}: there is no such field: see /openapi.json"
-    return f"{where}: {error['msg']}" if where else f"the body: {error['msg']}"
+    words = _WORDS.get(kind, "{where} is not what it should be ({msg}): see /openapi.json")
+    return words.format(where=where or "the body", msg=error["msg"], **ctx)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
@@ -51,7 +52,9 @@ class Candidate(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     text: str = Field(max_length=TEXT)
-    id: SentIdentity | None = Field(None, description="its place in the list if left out")
+    id: SentIdentity | None = Field(
+        None, description="its place in the list, from 0, if left out; need not differ from the others'"
+    )
     title: str | None = Field(None, max_length=TEXT)
 
 
@@ -123,7 +126,7 @@ class StageReport(BaseModel):
     kept: int
     inferences: int
     truncated: int
-    ranking: list[Place] | None = None
+    ranking: Sequence[Place] | None = None
 
 
 class SearchAnswer(BaseModel):
@@ -133,11 +136,40 @@ class SearchAnswer(BaseModel):
     query: str
     pipeline: str
     kind: str = Field(description="what the scores are")
-    results: list[Result]
+    results: Sequence[Result]
     complete: bool
     finished: str
     ms: float
-    stages: list[StageReport]
+    stages: Sequence[StageReport]
+
+
+_INDEX = Field(description="the place of the document in the request, from 0")
+
+
+class RerankPlace(Place):
+    """A document of the client's own in a ranking."""
+
+    index: int = _INDEX
+
+
+class RerankResult(Result):
+    """A document of the client's own in its place, as `Result` has it."""
+
+    index: int = _INDEX
+
+
+class RerankStageReport(StageReport):
+    """What a stage did for a request, as `StageReport` has it."""
+
+    ranking: Sequence[RerankPlace] | None = None
+
+
+class RerankAnswer(SearchAnswer):
+    """Results, best first, as `SearchAnswer` has them. `index` says which document of the request it is: ids
+    are as they were sent, so two may be alike."""
+
+    results: Sequence[RerankResult]
+    stages: Sequence[RerankStageReport]
 
 
 class StoredDocument(BaseModel):

@@ -131,9 +131,9 @@ class Service:
             ]
             ranking = self._given(built, request.query, documents)
             outcome = await self._rank(built, ranking, started, request.deadline_ms)
-            names = {place: document.id for place, document in zip(ranking.ids, documents, strict=True)}
+            sent = [document.id for document in documents]
             return await self._write(
-                lambda: answer(built, outcome, request.k, started=started, trace=request.trace, names=names)
+                lambda: answer(built, outcome, request.k, started=started, trace=request.trace, sent=sent)
             )
 
     async def foreign_rerank(self, request: ForeignRequest) -> dict[str, Any]:

@@ -1,0 +1,207 @@
+"""What a client is told: which of its documents a result is, and what is wrong with a request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tamis import Document, Index
+
+pytest.importorskip("httpx")
+testclient = pytest.importorskip("fastapi.testclient")
+
+
+@pytest.fixture(scope="module")
+def client(tiny_checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from tamis.serve.app import create_app
+    from tamis.serve.limits import Limits
+    from tamis.serve.pipelines import Pipelines
+    from tamis.serve.service import Service
+
+    folder = tmp_path_factory.mktemp("serve-http")
+    model = tiny_checkpoint(folder / "m", layers=1, positions=48, seed=1)
+    index = Index.build([Document("d1", "a sieve"), Document("d2", "soup")], folder / "idx")
+    limits = Limits(deadline=60.0)  # on a machine however busy
+    service = Service(Pipelines(index, f'bm25 >> mono(model="{model}")', limits=limits))
+    with testclient.TestClient(create_app(service)) as made:
+        yield made
+
+
+# -- which document a result is
+# ------------------------------------------------------------------------------------------------------------
+
+TEXTS = ["soup", "a tamis is a sieve", "flour", "bread"]
+#: Ids that are alike, and ids that are the places of others.
+SENT = [{"id": "1", "text": TEXTS[0]}, TEXTS[1], {"id": 0, "text": TEXTS[2]}, {"id": "0", "text": TEXTS[3]}]
+
+
+def test_a_reranked_document_has_its_place_in_the_request(client: Any) -> None:
+    found = client.post("/rerank", json={"query": "tamis", "documents": SENT, "trace": True}).json()
+    results = found["results"]
+    assert sorted(each["index"] for each in results) == [0, 1, 2, 3]
+    assert [each["text"] for each in results] == [TEXTS[each["index"]] for each in results]
+    assert [each["id"] for each in results] == ["1100"[each["index"]] for each in results]
+    traced = found["stages"][-1]["ranking"]
+    assert [each["index"] for each in traced] == [each["index"] for each in results]
+    foreign = client.post("/v2/rerank", json={"query": "tamis", "documents": TEXTS}).json()
+    assert [each["index"] for each in foreign["results"]] == [each["index"] for each in results]
+
+
+def test_a_cut_keeps_the_places(client: Any) -> None:
+    body = {"query": "tamis", "documents": SENT}
+    whole, first = (client.post("/rerank", json=body | more).json()["results"] for more in ({}, {"k": 2}))
+    assert first == whole[:2]
+
+
+def test_a_search_has_ids_alone(client: Any) -> None:
+    found = client.post("/search", json={"query": "sieve", "trace": True}).json()
+    assert [each["id"] for each in found["results"]] == ["d1"]
+    assert not any("index" in each for each in (*found["results"], *found["stages"][0]["ranking"]))
+
+
+def test_the_answers_are_as_the_schema_has_them(client: Any) -> None:
+    """All fields, and no others: the answers are sent without being checked."""
+    schema = client.get("/openapi.json").json()
+    rerank = client.post("/rerank", json={"query": "tamis", "documents": SENT, "trace": True}).json()
+    search = client.post("/search", json={"query": "sieve", "trace": True}).json()
+    for path, found in (("/rerank", rerank), ("/search", search)):
+        answer = _schema(schema, schema["paths"][path]["post"]["responses"]["200"]["content"])
+        assert set(answer["properties"]) == set(found)
+        result = _schema(schema, answer["properties"]["results"]["items"])
+        assert set(result["properties"]) == set(result["required"]) == set(found["results"][0])
+        stage = _schema(schema, answer["properties"]["stages"]["items"])
+        assert set(stage["properties"]) == set(found["stages"][0])
+        place = _schema(schema, stage["properties"]["ranking"]["anyOf"][0]["items"])
+        assert set(place["properties"]) == set(place["required"]) == set(found["stages"][0]["ranking"][0])
+
+
+def _schema(whole: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
+    part = part["application/json"]["schema"] if "application/json" in part else part
+    found: dict[str, Any] = whole["components"]["schemas"][part["$ref"].rpartition("/")[2]]
+    return found
+
+
+# -- what is wrong with a request
+# ------------------------------------------------------------------------------------------------------------
+
+NOT_WHOLE = "is not a whole number: send one, in digits and without quotes"
+NOT_BOOLEAN = "is not true or false: send one of them, without quotes"
+NOT_DOCUMENT = "give a text, or an object with a text: see /openapi.json"
+NO_FIELD = "there is no such field: see /openapi.json"
+HALF = "holds half a character (a lone surrogate): send whole ones, as UTF-8"
+Y = ["y"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        ("/search", {"pipeline": "bm25"}, "query is missing: send it (see /openapi.json)"),
+        ("/search", {"query": 5}, "query is not a text: send one, in quotes"),
+        ("/search", {"query": None}, "query is not a text: send one, in quotes"),
+        ("/search", {"query": ""}, "query is empty: write something"),
+        ("/search", {"query": " \n"}, "query is blank: write something"),
+        ("/search", {"query": "x" * 2001}, "query is longer than 2,000 characters: shorten it"),
+        ("/search", {"query": "x\ud800"}, f"query {HALF}"),
+        ("/search", {"query": "x", "\ud800": 1}, f"the body {HALF}"),
+        ("/search", {"query": "x", "k": 1e9}, f"k {NOT_WHOLE}"),
+        ("/search", {"query": "x", "k": 1.5}, f"k {NOT_WHOLE}"),
+        ("/search", {"query": "x", "k": "10"}, f"k {NOT_WHOLE}"),
+        ("/search", {"query": "x", "k": True}, f"k {NOT_WHOLE}"),
+        ("/search", {"query": "x", "k": 0}, "k is less than 1: use 1 or more"),
+        ("/search", {"query": "x", "k": 10**9}, "k is more than 1,000: use 1,000 or less"),
+        ("/search", {"query": "x", "k": 10**99}, "k is more than 1,000: use 1,000 or less"),
+        (
+            "/search",
+            {"query": "x", "deadline_ms": 60_001},
+            "deadline_ms is more than 60,000: use 60,000 or less",
+        ),
+        ("/search", {"query": "x", "pipeline": ""}, "pipeline is empty: write something"),
+        ("/search", {"query": "x", "pipeline": Y}, "pipeline is not a text: send one, in quotes"),
+        ("/search", {"query": "x", "trace": 1}, f"trace {NOT_BOOLEAN}"),
+        ("/search", {"query": "x", "body": "y"}, f"body: {NO_FIELD}"),
+        ("/search", {"query": "x", "": "y"}, f"the body: {NO_FIELD}"),
+        ("/explain", {"query": "x"}, "id is missing: send it (see /openapi.json)"),
+        ("/explain", {"query": "x", "id": ""}, "id is empty: write something"),
+        ("/rerank", {"query": "x"}, "documents is missing: send it (see /openapi.json)"),
+        (
+            "/rerank",
+            {"query": "x", "documents": "one text"},
+            "documents is not a list: send one, in square brackets",
+        ),
+        ("/rerank", {"query": "x", "documents": []}, "documents has 0 items: send 1 or more"),
+        (
+            "/rerank",
+            {"query": "x", "documents": [{"body": "no"}]},
+            "documents.0.text is missing: send it (see /openapi.json)",
+        ),
+        (
+            "/rerank",
+            {"query": "x", "documents": ["y", {"text": "y", "body": ""}]},
+            f"documents.1.body: {NO_FIELD}",
+        ),
+        ("/rerank", {"query": "x", "documents": [5]}, f"documents.0: {NOT_DOCUMENT}"),
+        (
+            "/rerank",
+            {"query": "x", "documents": [{"text": 5}]},
+            "documents.0.text is not a text: send one, in quotes",
+        ),
+        (
+            "/rerank",
+            {"query": "x", "documents": [{"text": "y", "id": 1.5}]},
+            "documents.0.id is not a text: send one, in quotes",
+        ),
+        (
+            "/rerank",
+            {"query": "x", "documents": ["y" * 200_001]},
+            "documents.0.text is longer than 200,000 characters: shorten it",
+        ),
+        ("/v1/rerank", {"documents": Y}, "query is missing: send it (see /openapi.json)"),
+        ("/v1/rerank", {"query": "x", "documents": [None]}, f"documents.0: {NOT_DOCUMENT}"),
+        ("/v2/rerank", {"query": "x", "documents": Y, "top_n": "many"}, f"top_n {NOT_WHOLE}"),
+        ("/v2/rerank", {"query": "x", "documents": Y, "top_n": "9" * 5000}, f"top_n {NOT_WHOLE}"),
+        ("/v2/rerank", {"query": "x", "documents": Y, "top_n": 1.5}, f"top_n {NOT_WHOLE}"),
+        ("/v2/rerank", {"query": "x", "documents": Y, "top_n": []}, f"top_n {NOT_WHOLE}"),
+        (
+            "/v2/rerank",
+            {"query": "x", "documents": Y, "return_documents": "maybe"},
+            f"return_documents {NOT_BOOLEAN}",
+        ),
+        (
+            "/v2/rerank",
+            {"query": "x", "documents": Y, "return_documents": []},
+            f"return_documents {NOT_BOOLEAN}",
+        ),
+    ],
+)
+def test_a_value_that_is_wrong_is_told_with_a_remedy(
+    client: Any, path: str, body: dict[str, Any], words: str
+) -> None:
+    # as ASCII: httpx would not encode half a character
+    answer = client.post(path, content=json.dumps(body), headers={"content-type": "application/json"})
+    assert (answer.status_code, answer.json()) == (422, {"error": words})
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "the body is missing: send a JSON object, with the header content-type: application/json"),
+        (b"null", "the body is not a JSON object: send one, with the header content-type: application/json"),
+        (b"[]", "the body is not a JSON object: send one, with the header content-type: application/json"),
+        (b'"x"', "the body is not a JSON object: send one, with the header content-type: application/json"),
+        (b'{"query": x}', "the body is not JSON (Expecting value): send a JSON object"),
+    ],
+)
+def test_a_body_that_is_wrong_is_told_with_a_remedy(client: Any, content: bytes, words: str) -> None:
+    answer = client.post("/search", content=content, headers={"content-type": "application/json"})
+    assert (answer.status_code, answer.json()) == (422, {"error": words})
+
+
+def test_a_kind_of_error_that_has_no_words_has_a_remedy_too() -> None:
+    from tamis.serve.problems import in_words
+
+    error = {"loc": ("body", "k"), "type": "multiple_of", "ctx": {"multiple_of": 2}, "msg": "No {multiple}"}
+    assert in_words(error) == "k is not what it should be (No {multiple}): see /openapi.json"
