@@ -40,6 +40,18 @@ _FEW = 64  # ids read one by one
 Keep = Literal["first", "last"]
 
 
+class DuplicateIdError(InputError):
+    """A document id that occurs twice; `identity` is the id, for whoever can say where.
+
+    >>> DuplicateIdError("d1", "the index already holds it").identity
+    'd1'
+    """
+
+    def __init__(self, identity: str, problem: str, *, remedy: str = "") -> None:
+        self.identity = identity
+        super().__init__(problem, remedy=remedy)
+
+
 class StoreWriter:
     """Writes documents and their ids as columns `store.*` of a folder."""
 
@@ -139,7 +151,7 @@ def _encoded(document: Document) -> tuple[bytes, bytes, bytes, bytes]:
     metadata = b""
     if document.metadata:
         try:
-            as_json = json.dumps(dict(document.metadata), ensure_ascii=False)
+            as_json = json.dumps(dict(document.metadata), ensure_ascii=False, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise InputError(
                 f"the metadata of {_named(document)} is not JSON ({error})", remedy="use plain values in it"
@@ -195,7 +207,8 @@ def sort_ids(text: Array, ends: Array, keep: Keep | None = None) -> tuple[Array,
     if keep is None:
         number = int(order[int(np.argmax(same))])
         identity = blob[int(ends[number]) : int(ends[number + 1])].decode()
-        raise InputError(
+        raise DuplicateIdError(
+            identity,
             f"the document id {identity!r} occurs twice",
             remedy="give each its own, or keep one by on_duplicate='replace' or 'skip' (--on-duplicate)",
         )

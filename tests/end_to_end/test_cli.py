@@ -100,7 +100,7 @@ def test_from_documents_to_figures_as_processes(folder: Path, tmp_path: Path) ->
     indexed = process("index", folder / "corpus.jsonl", "-o", "idx", cwd=tmp_path)
     assert indexed.returncode == 0, indexed.stderr
     assert indexed.stdout.startswith("idx: 5 documents, ")
-    assert indexed.stderr == ""
+    assert indexed.stderr == "warning: 1 document has neither title nor text, such as d5\n"
 
     searched = process("search", "idx", "sieves", cwd=tmp_path)
     assert searched.returncode == 0, searched.stderr
@@ -167,7 +167,10 @@ BAD = {
     "same id twice": (["index", "twice.jsonl", "-o", "new"], "the document id 'd1' occurs twice"),
     "unknown analyzer": (["index", "corpus.jsonl", "-o", "new", "--analyzer", "klingon"], "'klingon'"),
     "folder in use": (["index", "corpus.jsonl", "-o", "."], ". is not empty and is not an index"),
-    "index there": (["index", "corpus.jsonl", "-o", "idx"], "an index: add to it (--add), or"),
+    "index there": (
+        ["index", "corpus.jsonl", "-o", "idx"],
+        "an index: go on with it (--resume), add to it (--add) or",
+    ),
     "two ways": (["index", "corpus.jsonl", "-o", "idx", "--add", "--overwrite"], "not allowed with"),
     "other analyzer": (
         ["index", "corpus.jsonl", "-o", "idx", "--add", "--analyzer", "plain"],

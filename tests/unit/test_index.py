@@ -261,7 +261,7 @@ def test_a_corrupt_index_can_be_overwritten(tmp_path: Path) -> None:
 
 def test_an_existing_index_is_not_overwritten_unasked(tmp_path: Path) -> None:
     Index.build(random_documents(5), tmp_path / "idx")
-    with pytest.raises(InputError, match=r"already holds an index: add to it \(--add\), or"):
+    with pytest.raises(InputError, match=r"already holds an index: go on with it \(--resume\), add to it"):
         Index.build(random_documents(3), tmp_path / "idx")
     assert len(Index.open(tmp_path / "idx")) == 5
 
@@ -457,9 +457,3 @@ def test_a_document_without_a_query_term_has_an_empty_explanation(tmp_path: Path
     assert index.explain({"siev": 1.0}, BM25(), "b") == []
     with pytest.raises(UnknownDocumentError, match="holds no document 'c'"):
         index.explain({"siev": 1.0}, BM25(), "c")
-
-
-def test_a_document_named_twice_is_deleted_once(tmp_path: Path) -> None:
-    index = Index.build([Document("a", "sieve"), Document("b", "flour")], tmp_path / "idx")
-    index.delete(["b", "b"])
-    assert len(index) == 1 and "b" not in index

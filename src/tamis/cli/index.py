@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
@@ -22,12 +23,29 @@ from tamis.cli.console import (
     size_on_disk,
     warn,
 )
+from tamis.corpus import DuplicateIdError
 from tamis.documents import Document
 from tamis.errors import InputError
 from tamis.files import STDIN
 from tamis.formats import CorpusFormat, SkipReport, read_corpus
-from tamis.formats.corpora import FOLDER_SUFFIXES, files_left_out
+from tamis.formats.corpora import BEIR_CORPUS, FOLDER_SUFFIXES, files_left_out, is_beir, places_of
+from tamis.formats.json_lines import is_blank
 from tamis.retrieve.index import Index, IndexWriter, OnDuplicate, create
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What came of a corpus so far."""
+
+    read: int = 0
+    empty: int = 0  # documents that no search can find
+    first_empty: str = ""  # the id of one
+
+    def add(self, document: Document) -> None:
+        self.read += 1
+        if is_blank(document.text) and is_blank(document.title):
+            self.first_empty = self.first_empty or document.id
+            self.empty += 1
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -108,11 +126,12 @@ def main(
             overwrite=overwrite,
             on_duplicate=rule,
         )
-    with target as writer:
+    tally = _Tally()
+    with _places_named(corpus, format, tally), target as writer:
         instead = " in place of --add" if add else " in place of --overwrite" if overwrite else ""
         kept = f"{output} keeps what is committed: the same command with --resume{instead} goes on from there"
-        read = _add(documents, writer, commit_every, kept)
-        if not read:
+        _add(documents, writer, commit_every, kept, tally)
+        if not tally.read:
             raise InputError(f"no document in {' '.join(corpus)}", remedy="check the path and the format")
         with doing("Writing the index"):
             if merge:
@@ -127,7 +146,8 @@ def main(
             {
                 "index": str(output),
                 "documents": len(made),
-                "read": read,
+                "read": tally.read,
+                "empty": tally.empty,
                 "bad_lines": skipped.count if skipped else 0,
                 "seconds": round(seconds, 3),
                 "bytes": size_on_disk(output),
@@ -137,44 +157,79 @@ def main(
             }
         )
     else:
-        read_too = "" if read == len(made) else f" ({read:,} read)"
+        read_too = "" if tally.read == len(made) else f" ({tally.read:,} read)"
         on_disk = size(size_on_disk(output))
         documents_now = counted(len(made), "document")
         sys.stdout.write(f"{output}: {documents_now}{read_too}, {duration(seconds)}, {on_disk} on disk\n")
-    others = [] if format else [path for name in corpus for path in _left_out(name, output)]
-    if others:
+    _warn_of_losses(corpus, format, output, skipped, tally)
+
+
+def _warn_of_losses(
+    corpus: list[str], format: CorpusFormat | None, output: Path, skipped: SkipReport | None, tally: _Tally
+) -> None:
+    """Say what a search will not find."""
+    beir: list[Path] = []
+    unknown: list[Path] = []
+    for name in corpus:
+        (beir if is_beir(Path(name), format) else unknown).extend(_left_out(name, format, output))
+    if beir:
+        rule = f"of a folder with {BEIR_CORPUS} that file alone is read; to read others, name them"
+        warn(f"{counted(len(beir), 'file')} left out, such as {beir[0]}: {rule}")
+    if unknown:
         known = ", ".join(FOLDER_SUFFIXES)
-        warn(f"{counted(len(others), 'file')} left out, such as {others[0]}: a folder's {known} are read")
+        warn(f"{counted(len(unknown), 'file')} left out, such as {unknown[0]}: a folder's {known} are read")
     if skipped and skipped.count:
         warn(f"{counted(skipped.count, 'bad line')} left out, such as {skipped.examples[0]}")
+    if tally.empty:
+        have = "has" if tally.empty == 1 else "have"
+        such = f"such as {tally.first_empty}"
+        warn(f"{counted(tally.empty, 'document')} {have} neither title nor text, {such}")
 
 
-def _left_out(name: str, output: Path) -> list[Path]:
+def _left_out(name: str, format: CorpusFormat | None, output: Path) -> list[Path]:
     if name == STDIN or not Path(name).is_dir():
         return []
-    others, index = files_left_out(Path(name)), output.resolve()
+    others, index = files_left_out(Path(name), format), output.resolve()
     if Path(name).resolve() not in index.parents:
         return others
     return [path for path in others if index not in path.resolve().parents]  # its files are no loss
 
 
-def _add(documents: Iterable[Document], writer: IndexWriter, commit_every: int | None, kept: str) -> int:
-    """How many were read; `kept` is what to say at an interrupt if some are committed."""
-    read = committed = 0
+@contextmanager
+def _places_named(corpus: list[str], format: CorpusFormat | None, tally: _Tally) -> Iterator[None]:
+    """Let the error of an id that occurs twice say where: the index does not know files and lines."""
+    try:
+        yield
+    except DuplicateIdError as error:
+        with doing(f"Looking for {error.identity!r}"):
+            # the refused document was not counted
+            places = places_of(error.identity, *corpus, format=format, first=tally.read + 1)
+        if not places:
+            raise
+        remedy = error.remedy
+        if len({place.path for place in places if place.format == "text"}) == 2:
+            remedy = f"index the folder that holds both, where their paths are their ids; or {remedy}"
+        raise InputError(f"{error.problem} ({' and '.join(map(str, places))})", remedy=remedy) from None
+
+
+def _add(
+    documents: Iterable[Document], writer: IndexWriter, commit_every: int | None, kept: str, tally: _Tally
+) -> None:
+    """Add and count documents; `kept` is what to say at an interrupt if some are committed."""
+    committed = False
     try:
         with progress("Indexing", "documents") as advance:
             for document in documents:
                 writer.add(document)
-                read += 1
+                tally.add(document)
                 advance(1)
                 if commit_every and writer.pending >= commit_every:
                     writer.commit()
-                    committed = read
+                    committed = True
     except KeyboardInterrupt:
         if committed:
             note(kept)
         raise
-    return read
 
 
 def _existing(
@@ -183,7 +238,11 @@ def _existing(
     """The writer of an index that is there, if it was made with the same settings."""
     index = Index.open(path)
     manifest = index.manifest
-    if analyzer not in (None, manifest.analyzer) or (positions and not manifest.positions):
+    if positions and not manifest.positions:
+        raise InputError(
+            f"{path} was made without --positions", remedy="leave it out, or --overwrite the index"
+        )
+    if analyzer not in (None, manifest.analyzer):
         have = f"--analyzer {manifest.analyzer}{' --positions' if manifest.positions else ''}"
         raise InputError(f"{path} was made with {have}", remedy="use the same, or --overwrite it")
     return index.writer(on_duplicate=rule)

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from tamis.documents import Document
-from tamis.errors import InputError
+from tamis.errors import InputError, TamisError
 from tamis.files import COMPRESSED_SUFFIXES, STDIN, PathLike, read_text
 from tamis.formats import irds
 from tamis.formats.csv_rows import read_rows
-from tamis.formats.json_lines import first_present, parse_object, to_id, to_text
+from tamis.formats.json_lines import first_filled, first_present, parse_object, to_id, to_text
 from tamis.formats.lines import SkipReport, check_no_header, located, read_lines, skip_or_raise
 from tamis.formats.sgml import read_trec_documents
 
@@ -35,6 +36,9 @@ _SUFFIXES: dict[str, CorpusFormat] = {
 }
 # Inside a folder fewer names count: a stray package.json does not make a folder of notes a corpus.
 FOLDER_SUFFIXES = (".jsonl", ".csv", ".tsv", ".trec", ".txt", ".md")
+# What makes a BEIR folder, and what belongs to it: the queries, and a folder or files of judgments.
+BEIR_CORPUS = "corpus.jsonl"
+_OF_BEIR = (BEIR_CORPUS, "queries.jsonl", "qrels")
 _HEADER_REMEDY = "read the file as csv (--format csv), or take the line out"
 
 
@@ -42,6 +46,24 @@ class _Source(NamedTuple):
     path: PathLike
     format: CorpusFormat | Literal["irds"]
     name: str  # the id, where the file is one document
+
+
+class Place(NamedTuple):
+    """Where a document stands in a corpus.
+
+    >>> str(Place("corpus.jsonl", 7, "jsonl")), str(Place("notes/soup.txt", None, "text"))
+    ('corpus.jsonl, line 7', 'notes/soup.txt')
+    """
+
+    path: str
+    line: int | None  # the first of the document; None where it is the whole file, or has no lines
+    format: CorpusFormat | Literal["irds"]
+
+    def __str__(self) -> str:
+        return self.path if self.line is None else f"{self.path}, line {self.line}"
+
+
+_Numbered = Iterator[tuple[int | None, Document]]  # documents with their lines
 
 
 def read_corpus(
@@ -53,8 +75,8 @@ def read_corpus(
     input, JSONL by default:
 
     - jsonl: id in `_id`, `id` or `docid` (numbers become strings), text in `text`, `contents`, `content` or
-      `body`, optional `title` and `metadata`; every other key is kept in the metadata. `null` text and titles
-      are empty.
+      `body` (the first of them that is neither `null` nor blank), optional `title` and `metadata`; every
+      other key is kept in the metadata, even an empty one. `null` text and titles are empty.
     - csv: the first line names the columns as the keys of jsonl are named, in any case; commas, semicolons
       or tabs separate them; see `tamis.formats.csv_rows`.
     - tsv: `id text`, `id title text` or MS MARCO's `id url title body` (the url goes to the metadata); the
@@ -62,7 +84,7 @@ def read_corpus(
     - trec: `<DOC>` elements; see `tamis.formats.sgml`.
     - text: the file is one document, its name is the id.
 
-    A folder that holds `corpus.jsonl` is a BEIR folder: that file is read. Any other folder is read
+    A folder that holds `corpus.jsonl` is a BEIR folder: that file alone is read. Any other folder is read
     recursively and in sorted order, without hidden files: its `.jsonl`, `.csv`, `.tsv` and `.trec` files, or
     its `.txt` and `.md` files with their relative paths as ids. With a `format`, the files with its
     suffixes, or every file where none has them (TREC's disks have no suffixes).
@@ -85,24 +107,85 @@ def read_corpus(
     return _read_sources(sources, skipped)
 
 
-def files_left_out(folder: Path) -> list[Path]:
-    """The files of a folder that `read_corpus` passes over, since it cannot tell their format.
+def files_left_out(folder: Path, format: CorpusFormat | None = None) -> list[Path]:
+    """The files of a folder that `read_corpus` passes over though nobody told it to: those whose format it
+    cannot tell and, in a BEIR folder, those that could be a corpus too.
 
     >>> folder = getfixture("tmp_path")
     >>> for name in ("a.txt", "b.md", "c.pdf"):
     ...     (folder / name).touch()
     >>> [path.name for path in files_left_out(folder)]
     ['c.pdf']
+    >>> for name in ("corpus.jsonl", "queries.jsonl", "licence.pdf"):
+    ...     (folder / name).touch()
+    >>> [path.name for path in files_left_out(folder)]
+    ['a.txt', 'b.md']
     """
-    sources = _folder_sources(folder, None)
-    if sources[0].name.startswith("corpus.jsonl"):  # BEIR: what else it has is not a corpus
+    files = _visible_files(folder)
+    if is_beir(folder, format):
+        wanted = _SUFFIXES if format is None else [key for key in _SUFFIXES if _SUFFIXES[key] == format]
+        others = (path for path in files if _suffix(path) in wanted)
+        return [path for path in others if not path.relative_to(folder).parts[0].startswith(_OF_BEIR)]
+    if format is not None:
         return []
-    return sorted(set(_visible_files(folder)) - {Path(source.path) for source in sources})
+    return sorted(set(files) - {Path(source.path) for source in _folder_sources(folder, None)})
+
+
+def is_beir(folder: Path, format: CorpusFormat | None = None) -> bool:
+    """Whether a folder is read as BEIR's, that is whether its `corpus.jsonl` alone is.
+
+    >>> folder = getfixture("tmp_path")
+    >>> (folder / "corpus.jsonl.gz").touch()
+    >>> is_beir(folder), is_beir(folder, "tsv")
+    (True, False)
+    """
+    return _beir_corpus(folder, format) is not None
+
+
+def places_of(
+    identity: str, *paths: PathLike, format: CorpusFormat | None = None, first: int | None = None
+) -> list[Place]:
+    """Where the documents with this id stand among the `first` of a corpus: two places at most, fewer where
+    files cannot be read again.
+
+    It reads the corpus anew, so that nothing needs to be kept of each document for an error that is rare.
+
+    >>> file = getfixture("tmp_path") / "corpus.jsonl"
+    >>> _ = file.write_text('{"id": 1, "text": "a"}\\n{"id": 2, "text": "b"}\\n{"id": 1, "text": "c"}')
+    >>> [place.line for place in places_of("1", file)]
+    [1, 3]
+    """
+    found: list[Place] = []
+    try:
+        sources = [source for path in paths for source in _sources(path, format) if _can_reread(source)]
+        for source, line, document in islice(_located_documents(sources, SkipReport()), first):
+            if document.id == identity:
+                found.append(Place(os.fspath(source.path), line, source.format))
+                if len(found) == 2:
+                    break
+    except TamisError:  # the error that the places are for is the one to tell
+        pass
+    return found
+
+
+def _can_reread(source: _Source) -> bool:
+    """Not a pipe, which is empty by now, or would be waited for without end."""
+    if source.format == "irds":
+        return True
+    return os.fspath(source.path) != STDIN and Path(source.path).is_file()
 
 
 def _read_sources(sources: list[_Source], skipped: SkipReport | None) -> Iterator[Document]:
+    for _, _, document in _located_documents(sources, skipped):
+        yield document
+
+
+def _located_documents(
+    sources: list[_Source], skipped: SkipReport | None
+) -> Iterator[tuple[_Source, int | None, Document]]:
     for source in sources:
-        yield from _READERS[source.format](source, skipped)
+        for line, document in _READERS[source.format](source, skipped):
+            yield source, line, document
 
 
 def _sources(path: PathLike, format: CorpusFormat | None) -> list[_Source]:
@@ -132,10 +215,8 @@ def _suffix(path: Path) -> str:
 
 
 def _folder_sources(folder: Path, format: CorpusFormat | None) -> list[_Source]:
-    if format in (None, "jsonl"):
-        for name in ("corpus.jsonl", *(f"corpus.jsonl{suffix}" for suffix in COMPRESSED_SUFFIXES)):
-            if (folder / name).is_file():
-                return [_Source(folder / name, "jsonl", name)]
+    if (corpus := _beir_corpus(folder, format)) is not None:
+        return [_Source(corpus, "jsonl", corpus.name)]
     files = _visible_files(folder)
     known = [path for path in files if _suffix(path) in FOLDER_SUFFIXES]
     if format is None:
@@ -156,6 +237,13 @@ def _folder_sources(folder: Path, format: CorpusFormat | None) -> list[_Source]:
     ]
 
 
+def _beir_corpus(folder: Path, format: CorpusFormat | None) -> Path | None:
+    if format not in (None, "jsonl"):
+        return None
+    names = (BEIR_CORPUS + suffix for suffix in ("", *COMPRESSED_SUFFIXES))
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
 def _visible_files(folder: Path) -> list[Path]:
     def refuse(error: OSError) -> None:  # or os.walk passes it over, and nobody misses the documents in it
         remedy = "check that you may read it"
@@ -170,29 +258,29 @@ def _visible_files(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: path.as_posix())
 
 
-def _read_jsonl(source: _Source, skipped: SkipReport | None) -> Iterator[Document]:
+def _read_jsonl(source: _Source, skipped: SkipReport | None) -> _Numbered:
     for number, line in read_lines(source.path, skipped=skipped):
         try:
             document = _document(parse_object(line))
         except InputError as error:
             skip_or_raise(located(error, source.path, number), skipped)
         else:
-            yield document
+            yield number, document
 
 
-def _read_csv(source: _Source, skipped: SkipReport | None) -> Iterator[Document]:
+def _read_csv(source: _Source, skipped: SkipReport | None) -> _Numbered:
     for number, record in read_rows(source.path, (ID_KEYS, TEXT_KEYS), optional=("title",), skipped=skipped):
         try:
             document = _document(record)
         except InputError as error:
             skip_or_raise(located(error, source.path, number), skipped)
         else:
-            yield document
+            yield number, document
 
 
 def _document(record: dict[str, Any]) -> Document:
     """The record's document; empties `record` of what it takes, so that the rest is metadata."""
-    id_key, text_key = first_present(record, ID_KEYS), first_present(record, TEXT_KEYS)
+    id_key, text_key = first_present(record, ID_KEYS), first_filled(record, TEXT_KEYS)
     document_id, text = to_id(record.pop(id_key)), to_text(record.pop(text_key), text_key)
     title = to_text(record.pop("title", None), "title")
     metadata = record.pop("metadata", None)
@@ -203,7 +291,7 @@ def _document(record: dict[str, Any]) -> Document:
     return Document(document_id, text, title, record)
 
 
-def _read_tsv(source: _Source, skipped: SkipReport | None) -> Iterator[Document]:
+def _read_tsv(source: _Source, skipped: SkipReport | None) -> _Numbered:
     width = 0
     for number, line in read_lines(source.path, skipped=skipped):
         cells = line.split("\t")
@@ -218,9 +306,9 @@ def _read_tsv(source: _Source, skipped: SkipReport | None) -> Iterator[Document]
             error = InputError(_tsv_problem(cells, width), remedy="use tabs only between columns")
             skip_or_raise(located(error, source.path, number), skipped)
         elif width == 4:
-            yield Document(cells[0], cells[3], cells[2], {"url": cells[1]})
+            yield number, Document(cells[0], cells[3], cells[2], {"url": cells[1]})
         else:
-            yield Document(cells[0], cells[-1], cells[1] if width == 3 else "")
+            yield number, Document(cells[0], cells[-1], cells[1] if width == 3 else "")
 
 
 def _tsv_problem(cells: list[str], width: int) -> str:
@@ -230,21 +318,22 @@ def _tsv_problem(cells: list[str], width: int) -> str:
     return f"{len(cells)} tab-separated columns where {expected}"
 
 
-def _read_trec(source: _Source, skipped: SkipReport | None) -> Iterator[Document]:
-    yield from read_trec_documents(source.path, skipped=skipped)
+def _read_trec(source: _Source, skipped: SkipReport | None) -> _Numbered:
+    yield from read_trec_documents(source.path, skipped)
 
 
-def _read_text(source: _Source, skipped: SkipReport | None) -> Iterator[Document]:
+def _read_text(source: _Source, skipped: SkipReport | None) -> _Numbered:
     try:
         document = Document(_file_id(source), read_text(source.path))
     except InputError as error:
         skip_or_raise(error, skipped)
     else:
-        yield document
+        yield None, document
 
 
-def _read_irds(source: _Source, skipped: SkipReport | None) -> Iterator[Document]:
-    yield from irds.documents(source.name, skipped)
+def _read_irds(source: _Source, skipped: SkipReport | None) -> _Numbered:
+    for document in irds.documents(source.name, skipped):
+        yield None, document
 
 
 def _file_id(source: _Source) -> str:
@@ -256,7 +345,7 @@ def _file_id(source: _Source) -> str:
     return source.name
 
 
-_READERS: dict[str, Callable[[_Source, SkipReport | None], Iterator[Document]]] = {
+_READERS: dict[str, Callable[[_Source, SkipReport | None], _Numbered]] = {
     "jsonl": _read_jsonl,
     "csv": _read_csv,
     "tsv": _read_tsv,

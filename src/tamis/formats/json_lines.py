@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -25,7 +25,7 @@ def parse_object(line: str) -> dict[str, Any]:
     tamis.errors.InputError: not JSON (Unterminated string starting at column 9): write one {...} a line
     """
     try:
-        value = json.loads(line)
+        value = json.loads(line, parse_constant=_refuse)
     except RecursionError:
         raise InputError("JSON nested too deeply") from None
     except json.JSONDecodeError as error:
@@ -42,6 +42,11 @@ def parse_object(line: str) -> dict[str, Any]:
         except UnicodeEncodeError:
             raise InputError("half of a surrogate pair in a \\u escape", remedy="write UTF-8") from None
     return value
+
+
+def _refuse(constant: str) -> None:
+    """Python reads and writes them, and no other parser reads what it wrote."""
+    raise InputError(f"{constant} is not JSON", remedy="write null, or leave it out")
 
 
 def _one_a_line(line: str) -> str:
@@ -66,6 +71,32 @@ def first_present(record: Collection[str], keys: Sequence[str], what: str = "key
     among = f" among {', '.join(names + more)}" if names else ""
     problem = f"none of the {what} {', '.join(map(repr, keys))}{among}"
     raise InputError(problem, remedy="rename or add one")
+
+
+def first_filled(record: Mapping[str, object], keys: Sequence[str]) -> str:
+    """The first of `keys` that the record has, unless it is `null` or blank there and a later one is not: an
+    export may have all the columns and fill but one of them.
+
+    >>> first_filled({"text": " ", "contents": None, "body": "b"}, ["text", "contents", "body"])
+    'body'
+    >>> first_filled({"text": None, "body": ""}, ["text", "contents", "body"])
+    'text'
+    """
+    first = first_present(record, keys)
+    value = record[first]
+    if value is not None and not (isinstance(value, str) and is_blank(value)):
+        return first
+    texts = ((key, record.get(key)) for key in keys)
+    return next((key for key, text in texts if isinstance(text, str) and not is_blank(text)), first)
+
+
+def is_blank(text: str) -> bool:
+    r"""Whether a text holds white space at most; does not read on where it holds more.
+
+    >>> is_blank(""), is_blank(" \n"), is_blank(" a")
+    (True, True, False)
+    """
+    return not text or text.isspace()
 
 
 def to_id(value: object) -> str:

@@ -36,8 +36,8 @@ _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _TAG = re.compile(r"<[/!?]?[a-z][^<>]*>", re.IGNORECASE)
 
 
-def read_trec_documents(path: PathLike, *, skipped: SkipReport | None = None) -> Iterator[Document]:
-    """The `<DOC>` elements of a file, one at a time.
+def read_trec_documents(path: PathLike, skipped: SkipReport | None) -> Iterator[tuple[int, Document]]:
+    """The `<DOC>` elements of a file, one at a time, each with the number of its first line.
 
     A document that is not UTF-8 is read as Latin-1: the TREC disks are older than UTF-8.
 
@@ -47,8 +47,8 @@ def read_trec_documents(path: PathLike, *, skipped: SkipReport | None = None) ->
     ... <HEADLINE>Sieves &amp; cooks</HEADLINE>
     ... <TEXT><P>Finer, then finer.</P></TEXT>
     ... </DOC>''')
-    >>> list(read_trec_documents(file))
-    [Document(id='FT911-3', text='Finer, then finer.', title='Sieves & cooks', metadata={})]
+    >>> list(read_trec_documents(file, None))
+    [(1, Document(id='FT911-3', text='Finer, then finer.', title='Sieves & cooks', metadata={}))]
     """
     for number, raw in _elements(path, skipped):
         try:
@@ -56,7 +56,7 @@ def read_trec_documents(path: PathLike, *, skipped: SkipReport | None = None) ->
         except InputError as error:
             skip_or_raise(located(error, path, number), skipped)
         else:
-            yield document
+            yield number, document
 
 
 def _elements(path: PathLike, skipped: SkipReport | None) -> Iterator[tuple[int, bytes]]:

@@ -13,7 +13,7 @@ from tamis.documents import Query
 from tamis.errors import InputError
 from tamis.files import COMPRESSED_SUFFIXES, PathLike
 from tamis.formats import irds
-from tamis.formats.json_lines import first_present, parse_object, to_id, to_text
+from tamis.formats.json_lines import first_filled, first_present, parse_object, to_id, to_text
 from tamis.formats.lines import SkipReport, check_no_header, located, read_lines, skip_or_raise
 from tamis.text.topics import TopicField, represented
 
@@ -47,7 +47,8 @@ def read_queries(
 ) -> list[Query]:
     """The queries of a file; the suffix tells the format, or else the first character (`{`, `<`, other).
 
-    - jsonl: id in `_id`, `id`, `qid` or `query_id`, text in `text`, `query` or `title`.
+    - jsonl: id in `_id`, `id`, `qid` or `query_id`, text in `text`, `query` or `title`: the first that
+      is not empty.
     - tsv: `qid text`.
     - trec: `<top>` elements with `<num>`, `<title>`, `<desc>` and `<narr>`, with or without closing tags; the
       labels ("Number:", "Topic:", "Description:", "Narrative:") are dropped and line breaks become spaces.
@@ -119,7 +120,7 @@ def _parse_json(line: str, field: TopicField) -> Query:
     fields = {key: value for key in TOPIC_FIELDS if isinstance(value := record.get(key), str)}
     if field != "title":
         return Query(query_id, represented(fields, field), fields)
-    key = first_present(record, TEXT_KEYS)
+    key = first_filled(record, TEXT_KEYS)
     return Query(query_id, to_text(record[key], key), fields)
 
 

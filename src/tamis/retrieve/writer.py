@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from tamis.columns import Array
-from tamis.corpus import Keep
+from tamis.corpus import DuplicateIdError, Keep
 from tamis.documents import Document
 from tamis.errors import CorruptError, InputError, TamisError, UnknownDocumentError
 from tamis.files import storage_errors, sync_folder
@@ -61,7 +61,8 @@ class IndexWriter:
         if found is not None and self._on_duplicate == "skip":
             return
         if found is not None and self._on_duplicate == "error":
-            raise InputError(
+            raise DuplicateIdError(
+                document.id,
                 f"the index already holds a document {document.id!r}",
                 remedy="delete it first, or add with on_duplicate='replace' or 'skip' (--on-duplicate)",
             )
@@ -214,7 +215,7 @@ def create(
         raise InputError(f"{folder} is not empty and is not an index", remedy="choose another folder")
     with writer_lock(folder):
         if (folder / "manifest.json").exists() and not overwrite:
-            remedy = "add to it (--add), or overwrite it (--overwrite)"
+            remedy = "go on with it (--resume), add to it (--add) or overwrite it (--overwrite)"
             raise InputError(f"{folder} already holds an index", remedy=remedy)
         remove_unnamed(folder)
         manifest = Manifest(secrets.token_hex(8), _generation(folder), analyzer, positions, ())
