@@ -20,6 +20,7 @@ from tamis.train.examples import (
     Report,
     TrainingSet,
     length_matched,
+    teacher_pairs,
     training_set,
     weakly_supervised,
 )
@@ -277,6 +278,31 @@ def test_a_query_without_positives_is_left_out_and_counted(tokenizer: Tokenizer,
     data = training_set(QUERIES, qrels, index, tokenizer)
     assert list(data.query_ids) == ["q2"]
     assert data.report.queries_without_positives == 2
+
+
+def test_queries_that_a_run_does_not_answer_are_counted(tokenizer: Tokenizer) -> None:
+    data = training_set(QUERIES, QRELS, CORPUS, tokenizer, run_of(q1="d2 d1", q9="d1"))
+    assert data.report == Report(queries_without_candidates=2)
+    assert str(data.report) == "2 queries without candidates: any documents stand in for them"
+    assert training_set(QUERIES, QRELS, CORPUS, tokenizer).report == Report()  # which has no run at all
+
+
+def test_queries_that_a_teacher_does_not_answer_are_not_those_without_positives(tokenizer: Tokenizer) -> None:
+    data = training_set(QUERIES, {}, CORPUS, tokenizer, teacher=run_of(q1="d2 d1", q2="d3"))
+    assert list(data.query_ids) == ["q1"]
+    assert str(data.report) == "left out: 2 queries without two candidates of the teacher"
+    said = "the teacher scores fewer than two documents of every query: let it score more"
+    with pytest.raises(InputError, match=said):
+        training_set(QUERIES, {}, CORPUS, tokenizer, teacher=run_of(q1="d2", q2="d3"))
+    with pytest.raises(InputError, match="there are no queries: give some"):
+        training_set([], {}, CORPUS, tokenizer, teacher=run_of(q1="d2 d1"))
+
+
+def test_a_teacher_that_scores_all_alike_has_no_pairs(tokenizer: Tokenizer) -> None:
+    alike = Run.from_scores({"q1": {"d1": 1.0, "d2": 1.0}})
+    data = training_set(QUERIES, {}, CORPUS, tokenizer, teacher=alike)
+    with pytest.raises(InputError, match="differently: give a teacher whose scores differ within a query"):
+        teacher_pairs(data, 2, seed=0)
 
 
 def test_the_grade_that_counts_as_relevant(tokenizer: Tokenizer, index: Index) -> None:

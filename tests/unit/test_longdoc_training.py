@@ -331,12 +331,38 @@ def test_gains_where_they_are_given(folder: Path, tmp_path: Path) -> None:
         ),
         ('{"document": "d0", "gains": [1]}', r"line 1: null is not an id"),
         ("gains", r"line 1: not JSON"),
+        (
+            '{"query": "q0", "document": "d0", "gains": [1]}\n' * 2,
+            r"line 2: gains of 'd0' for 'q0' again: keep one of the two lines",
+        ),
+        ("\n", r"there are no gains: give a line a document, or no file"),
     ):
         file.write_text(line)
         with pytest.raises(InputError, match=problem):
             read_gains(file, 4)
     with pytest.raises(InputError, match="a parade-max model learns no gains"):
         recipe(folder, gains="gains.jsonl")
+
+
+def test_gains_of_other_data_or_other_windows_are_refused_before_training(
+    folder: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "gains.jsonl"
+
+    def given(query: str, document: str, count: int, **plan: int) -> LongTask:
+        file.write_text(json.dumps({"query": query, "document": document, "gains": [1] * count}))
+        return task(recipe(folder, "pcgm", plan, gains=str(file)))
+
+    for query, document in (("x0", "d0"), ("q0", "x0")):
+        with pytest.raises(InputError, match="none of the gains is of a query and a document of the data"):
+            given(query, document, 3)
+    # 30 tokens are five windows, whether all of them are read or two
+    for passages in (2, 5):
+        assert given("q0", "d0", 5, passages=passages).reading.gains
+        with pytest.raises(InputError, match="document 'd0' has 6 gains for query 'q0', and fewer windows"):
+            given("q0", "d0", 6, passages=passages)
+    # whoever judged all of it does not know how much is read
+    assert given("q0", "d0", 6, tokens=20).reading.gains
 
 
 # -- teachers and cards

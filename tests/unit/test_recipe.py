@@ -240,6 +240,8 @@ def test_a_chain_has_steps_that_add_up(written: Any) -> None:
     assert "not all but the last" in refused(chain(None, 4, None))
     assert "the steps of [[data]] are 11, those of [optimiser] 10" in refused(chain(11, None))
     assert "the steps of [[data]] are 9" in refused(chain(4, 5))
+    used_up = "take all 10 steps: raise [optimiser] steps: the last [[data]] has none left"
+    assert used_up in refused(chain(10, None)) and used_up in refused(chain(4, 6, None))
 
 
 def test_not_toml_and_no_file(written: Any, tmp_path: Path) -> None:

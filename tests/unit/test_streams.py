@@ -252,7 +252,7 @@ def test_pairs_of_a_teacher() -> None:
         assert (group.labels[0] > group.labels[1]) == (group.teacher[0] > group.teacher[1])
     near = by_hand({0: []}, candidates=[[0, 1, 2]], scores=[1, 5, 9])
     assert {d for group in groups(teacher_pairs(near, 2, 0, last=2), 9) for d in group.documents} == {0, 1}
-    with pytest.raises(InputError, match="give training_set a teacher"):
+    with pytest.raises(InputError, match="give a teacher whose scores differ within"):
         teacher_pairs(by_hand({0: [0]}), 2, seed=0)
 
 

@@ -88,10 +88,8 @@ def test_only_some_queries_and_their_judgments(made: Path) -> None:
     assert some.query_ids == ["302"] and len(some.judged.documents) == 2
     assert not some.report.unknown_queries
     config, tokenizer = load_checkpoint(made / "model").config, Tokenizer(made / "model")
-    run = open_dev(dev(made, only=("302", "399")), tokenizer, config, Limits(), pairs=False)
+    run = open_dev(dev(made, only=("302",)), tokenizer, config, Limits(), pairs=False)
     assert [ranking.query.id for ranking in run.rankings] == ["302"] and list(run.qrels) == ["302"]
-    with pytest.raises(InputError, match="answers none of the judged queries"):
-        open_dev(dev(made, only=()), tokenizer, config, Limits(), pairs=False)
 
 
 def test_who_watches_is_told_of_what_was_left_out(made: Path, tmp_path: Path) -> None:

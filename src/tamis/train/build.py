@@ -81,8 +81,10 @@ def training_set(
         )
     taught = teacher is not None
     wanted = [query for query in asked.values() if taught or _has_positive(qrels, query, relevant)]
+    if not asked:
+        raise InputError("there are no queries", remedy="give some to learn from")
     if not wanted:
-        raise _no_positives(relevant)
+        raise _nothing_left(relevant, taught)
     for given, what in ((run, "run"), (teacher, "teacher's run")):
         if isinstance(given, Run) and not any(query.id in given for query in wanted):
             raise InputError(
@@ -106,7 +108,8 @@ def training_set(
     def finish(tokens: Tokenised, ids: Sequence[str]) -> TrainingSet:
         kept, judged, candidates, scores = lists.numbered(places, relevant)
         if not len(kept):
-            raise _no_positives(relevant)
+            raise _nothing_left(relevant, taught)
+        left_out = len(asked) - len(kept)
         queries = [wanted[number] for number in kept.tolist()]
         return TrainingSet(
             tokenizer.encode([query.text for query in queries], limit=KEPT),
@@ -118,11 +121,13 @@ def training_set(
             scores,
             relevant,
             Report(
-                len(asked) - len(kept),
-                len(others),
-                sum(docid not in places for docid in lists.numbers),
-                lists.unscored_judgments,
-                len(lists.unscored),
+                queries_without_positives=0 if taught else left_out,
+                unknown_queries=len(others),
+                unknown_documents=sum(docid not in places for docid in lists.numbers),
+                unscored_judgments=lists.unscored_judgments,
+                unscored_candidates=len(lists.unscored),
+                queries_without_two_candidates_of_the_teacher=left_out if taught else 0,
+                queries_without_candidates=0 if taught else _without_candidates(candidates),
             ),
         )
 
@@ -174,7 +179,11 @@ def _has_positive(qrels: Qrels, query: Query, relevant: int) -> bool:
     return any(grade >= relevant for grade in qrels.get(query.id, {}).values())
 
 
-def _no_positives(relevant: int) -> InputError:
+def _nothing_left(relevant: int, taught: bool) -> InputError:
+    if taught:
+        return InputError(
+            "the teacher scores fewer than two documents of every query", remedy="let it score more"
+        )
     return InputError(
         f"no query has a document of grade {relevant} or above that the corpus holds",
         remedy="check that queries, qrels and corpus belong together, or lower `relevant`",
@@ -333,6 +342,11 @@ class _Lists:
         own_ends, (own, retrieval, *scores) = _rows(kept, own_ends, own, retrieval, *scores)
         candidates = Candidates(own_ends, own, retrieval) if self.has_candidates else None
         return kept, Judged(ends, documents, grades), candidates, scores[0] if scores else None
+
+
+def _without_candidates(candidates: Candidates | None) -> int:
+    """How many queries have none, where others have some."""
+    return 0 if candidates is None else int(np.count_nonzero(np.diff(candidates.ends) == 0))
 
 
 def _placed(place: Array, documents: Sequence[Array], *values: Sequence[Array]) -> tuple[Array, list[Array]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from tamis.columns import Array
+from tamis.documents import Query
 from tamis.errors import InputError
 from tamis.evaluate.measures import evaluate, parse_measures
 from tamis.formats import Qrels, read_corpus, read_qrels, read_queries
@@ -64,13 +65,10 @@ def _reranked(ranking: Ranking, margins: Array, pairs: Array | None) -> Ranking:
 
 
 def open_dev(dev: Dev, tokenizer: Tokenizer, config: EncoderConfig, limits: Limits, *, pairs: bool) -> DevRun:
-    """Read a recipe's dev run and make the model's inputs of it. Queries without a judgment are left out."""
+    """Read a recipe's dev run and make the model's inputs of it. Queries without a judgment are left out;
+    `shortfalls` says what else is amiss."""
     parse_measures([dev.measure])  # before hours are spent on what cannot be measured
-    judgments = read_qrels(dev.qrels)
-    wanted = judgments.keys() if dev.only is None else judgments.keys() & set(dev.only)
-    queries = [query for query in read_queries(dev.queries, field=dev.field) if query.id in wanted]
-    qrels = {query.id: judgments[query.id] for query in queries}  # they may be of more queries than these
-    run = Run.read(dev.run, queries=queries)
+    queries, qrels, run = _read(dev)
     judged = [run[query.id].head(dev.depth) for query in queries if query.id in run]
     if not judged:
         raise InputError(
@@ -86,6 +84,48 @@ def open_dev(dev: Dev, tokenizer: Tokenizer, config: EncoderConfig, limits: Limi
     texts = texts_of_candidates(judged, dev.corpus, dev.run)
     rankings = [Ranking(each.query, each.ids, each.scores, each.kind, texts) for each in judged if len(each)]
     return _prepared(rankings, qrels, dev.measure, tokenizer, config, limits, pairs)
+
+
+def shortfalls(dev: Dev) -> Iterator[str]:
+    """What a dev run lacks and is measured without, a line each: for whoever watches the training."""
+    queries, qrels, run = _read(dev)
+    if dev.only is not None:
+        known = {query.id for query in read_queries(dev.queries, field=dev.field)}
+        if lost := [qid for qid in dev.only if qid not in known]:
+            yield f"{dev.queries}: left out: {len(lost):,} wanted queries that are not there ({lost[0]!r})"
+    # those without a relevant document do not count at all
+    counted = [query.id for query in queries if any(grade > 0 for grade in qrels[query.id].values())]
+    if silent := [qid for qid in counted if qid not in run]:
+        yield f"{dev.run}: {len(silent):,} judged queries without candidates ({silent[0]!r}): they count zero"
+
+
+def _read(dev: Dev) -> tuple[list[Query], Qrels, Run]:
+    """The judged queries, their judgments, and a run of these or more."""
+    judgments = read_qrels(dev.qrels)
+    asked = chosen(read_queries(dev.queries, field=dev.field), dev.only, dev.queries)
+    queries = [query for query in asked if query.id in judgments]
+    qrels = {query.id: judgments[query.id] for query in queries}  # they may be of more queries than these
+    return queries, qrels, Run.read(dev.run, queries=queries)
+
+
+def chosen(queries: Iterable[Query], only: Sequence[str] | None, path: str) -> list[Query]:
+    """The queries of a file that a recipe names, if it names any (`only`). Folds may name more than are
+    there, so that a single one that is missing is no mistake; that all are missing is.
+
+    >>> [query.id for query in chosen([Query("q1", "soup"), Query("q2", "cake")], ("q2",), "tr.jsonl")]
+    ['q2']
+    """
+    if only is None:
+        return list(queries)
+    if not only:
+        raise InputError("only names no query", remedy="name some, or leave it out", path=path)
+    wanted = frozenset(only)
+    found = [query for query in queries if query.id in wanted]
+    if not found:
+        raise InputError(
+            f"only names {only[0]!r}, which is no query there", remedy="correct the id", path=path
+        )
+    return found
 
 
 def texts_of_candidates(rankings: Iterable[Ranking], corpus: Sequence[str], run: str) -> Corpus:

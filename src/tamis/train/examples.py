@@ -173,7 +173,8 @@ def teacher_pairs(data: TrainingSet, size: int, seed: int, first: int = 1, last:
     able = np.flatnonzero(_differently_scored(data))
     if not len(able):
         raise InputError(
-            "no query has candidates that a teacher scores differently", remedy="give training_set a teacher"
+            "no query has candidates that a teacher scores differently",
+            remedy="give a teacher whose scores differ within a query",
         )
     order = Order(len(able), seed)
 

@@ -169,6 +169,8 @@ class LongTask:
         plan, in_rounds = recipe.longdoc, recipe.loss.name not in ("pointwise", "logit_mse_ce")
         gains = None if recipe.gains is None else read_gains(recipe.gains, plan.gains)
         self.reading = Reading(plan, start.tokenizer.special, model.config, in_rounds, gains)
+        if gains is not None and examples.sets is not None:
+            self.reading.check_gains(examples.sets)
 
     @property
     def identity(self) -> str:

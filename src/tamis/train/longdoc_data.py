@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,15 +84,45 @@ class Reading:
             np.full(rounds, group.weight, np.float32),
         )
 
+    def check_gains(self, sets: Sequence[TrainingSet]) -> None:
+        """Before anything is learned: whether the gains are of these data, and of windows that there are."""
+        assert self.gains is not None
+        found = False
+        for data in sets:
+            queries = _places(data.query_ids, {query for query, _ in self.gains})
+            documents = _places(data.document_ids, {document for _, document in self.gains})
+            for query, document in self.gains:
+                if query in queries and document in documents:
+                    found = True
+                    alone = Group(queries[query], np.array([documents[document]]), np.ones(1, np.float32))
+                    self.batch(alone, data, seed=0)
+        if not found:
+            raise InputError(
+                "none of the gains is of a query and a document of the data",
+                remedy="check that their ids are alike, or leave out `gains`",
+            )
+
     def _known(self, group: Group, data: TrainingSet, made: Read) -> Array:
         assert self.gains is not None
         found = np.full((len(group.documents), int(np.diff(made.ends).max())), -1, np.int64)
         for row, (start, stop) in enumerate(_pairs(made.ends)):
             key = data.query_ids[group.query], data.document_ids[int(group.documents[row])]
             gains, numbers = self.gains.get(key, np.zeros(0, np.int64)), made.numbers[start:stop]
+            if len(gains) > self._windows(data, int(group.documents[row]), numbers):
+                raise InputError(
+                    f"document {key[1]!r} has {len(gains)} gains for query {key[0]!r}, and fewer windows",
+                    remedy="give a gain for each window at most, as [longdoc] cuts them",
+                )
             here = numbers < len(gains)
             found[row, : len(numbers)][here] = gains[numbers[here]]
         return found
+
+    def _windows(self, data: TrainingSet, document: int, numbers: Array) -> float:
+        """How many a document has, of which some with these numbers are read: the last is always one of them,
+        unless a single one is read, or the document goes on behind what is kept of it."""
+        ends, lengths = data.documents.ends, data.documents.lengths
+        held = min(int(ends[document + 1] - ends[document]), self.plan.tokens)
+        return np.inf if self.plan.passages < 2 or held < lengths[document] else int(numbers[-1]) + 1
 
 
 def join(batches: Sequence[LongBatch]) -> LongBatch:
@@ -143,10 +173,21 @@ def read_gains(path: str | Path, grades: int) -> Gains:
             gains = record.get("gains")
             if not isinstance(gains, list) or not all(type(g) is int and 0 <= g < grades for g in gains):
                 raise InputError("no gains", remedy=f"give a list of whole numbers from 0 to {grades - 1}")
-            found[to_id(record.get("query")), to_id(record.get("document"))] = np.array(gains, np.int64)
+            key = to_id(record.get("query")), to_id(record.get("document"))
+            if key in found:
+                raise InputError(
+                    f"gains of {key[1]!r} for {key[0]!r} again", remedy="keep one of the two lines"
+                )
+            found[key] = np.array(gains, np.int64)
         except InputError as error:
             raise located(error, path, number) from None
+    if not found:
+        raise InputError("there are no gains", remedy="give a line a document, or no file", path=path)
     return found
+
+
+def _places(names: Sequence[str], wanted: Collection[str]) -> dict[str, int]:
+    return {name: place for place, name in enumerate(names) if name in wanted}
 
 
 def _labels(group: Group) -> Array:

@@ -366,6 +366,11 @@ def _check_chain(data: tuple[Data, ...], steps: int | None) -> None:
             f"the steps of [[data]] are {given:,}, those of [optimiser] {steps or 'not given'}",
             remedy="make [optimiser] steps the sum, or leave out the last [[data]] steps",
         )
+    if any(own) and own[-1] is None and given == steps:
+        raise InputError(
+            f"[[data]] but the last take all {given:,} steps",
+            remedy="raise [optimiser] steps: the last [[data]] has none left",
+        )
 
 
 def _check_pairs(data: Data, recipe: Recipe) -> None:

@@ -54,10 +54,12 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was left out of a set.
+    """What was left out of a set, and what it has to do without.
 
     >>> print(Report(queries_without_positives=2, unknown_documents=1))
     left out: 2 queries without positives, 1 unknown documents
+    >>> print(Report(queries_without_candidates=29))
+    29 queries without candidates: any documents stand in for them
     """
 
     queries_without_positives: int = 0
@@ -65,10 +67,18 @@ class Report:
     unknown_documents: int = 0  # of the qrels, the run or the teacher
     unscored_judgments: int = 0  # judged documents without a teacher's score
     unscored_candidates: int = 0
+    queries_without_two_candidates_of_the_teacher: int = 0  # where there is one
+    wanted_queries_that_are_not_there: int = 0  # named by a recipe's `only`, or by its folds
+    queries_without_candidates: int = 0  # which stay: their negatives are any documents
 
     def __str__(self) -> str:
-        left_out = [f"{count:,} {name.replace('_', ' ')}" for name, count in asdict(self).items() if count]
-        return f"left out: {', '.join(left_out)}" if left_out else "nothing was left out"
+        counts = asdict(self)
+        bare = counts.pop("queries_without_candidates")
+        left_out = [f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count]
+        parts = [f"left out: {', '.join(left_out)}"] if left_out else []
+        if bare:
+            parts.append(f"{bare:,} queries without candidates: any documents stand in for them")
+        return "; ".join(parts) or "nothing was left out"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import xxhash
@@ -15,6 +15,7 @@ from tamis.models.tokenizer import Tokenizer
 from tamis.ranking import Run
 from tamis.retrieve.index import Index
 from tamis.train import examples
+from tamis.train.dev import chosen, shortfalls
 from tamis.train.examples import Negatives, Stream
 from tamis.train.fixed import fixed, sample
 from tamis.train.recipe import Data, Recipe
@@ -31,21 +32,24 @@ class Examples:
     stream: Stream
     fingerprint: str
     reports: Sequence[Report] = ()
+    sets: Sequence[TrainingSet] | None = None  # None: some are triples, which are read along
 
     @classmethod
     def of(cls, data: TrainingSet, recipe: Recipe) -> Examples:
         """What a recipe draws from one set."""
         stream = _eased(_stream(data, recipe.examples, recipe), recipe)
-        return cls(stream, data.fingerprint, [data.report])
+        return cls(stream, data.fingerprint, [data.report], [data])
 
 
 def read_examples(recipe: Recipe, tokenizer: Tokenizer, watch: Watch) -> Examples:
-    """A recipe's data, read while someone watches, who is told what was left out."""
+    """A recipe's data, read while someone watches, who is told what was left out, of the dev run too."""
     with watch.reading("the data", "queries") as advance:
         found = open_examples(recipe, tokenizer, advance)
     for data, report in zip(recipe.data, found.reports, strict=True):
         if report != Report():
             watch.left_out(f"{data.name}: {report}")
+    for shortfall in shortfalls(recipe.dev) if recipe.dev else ():
+        watch.left_out(shortfall)
     return found
 
 
@@ -66,9 +70,10 @@ def open_examples(
         weights = [each.weight for each in recipe.data]
         stream = examples.mixed(list(zip(streams, weights, strict=True)))
     fingerprint = xxhash.xxh3_128_hexdigest(" ".join(part.fingerprint for part in parts).encode())
-    return Examples(
-        _eased(stream, recipe), fingerprint, [report for part in parts for report in part.reports]
-    )
+    reports = [report for part in parts for report in part.reports]
+    sets = [data for part in parts for data in part.sets or ()]
+    whole = all(part.sets is not None for part in parts)
+    return Examples(_eased(stream, recipe), fingerprint, reports, sets if whole else None)
 
 
 def _opened(
@@ -85,7 +90,7 @@ def _opened(
         groups = sample(found, data.sample, recipe.run.seed, _negatives(recipe.examples))
         stream = fixed(found, groups, _pairs_a_batch(recipe), recipe.run.seed)
         stream = both_ways(stream) if recipe.examples.kind == "duo" else stream
-    return Examples(stream, found.fingerprint, [found.report])
+    return Examples(stream, found.fingerprint, [found.report], [found])
 
 
 def _triples(data: Data, recipe: Recipe, tokenizer: Tokenizer) -> Examples:
@@ -128,14 +133,15 @@ def open_set(
     if data.set is not None:
         return TrainingSet.open(data.set)
     assert data.queries is not None
-    queries = read_queries(data.queries, field=data.field)
+    queries = chosen(read_queries(data.queries, field=data.field), data.only, data.queries)
     qrels = {} if data.qrels is None else read_qrels(data.qrels)
+    missing = 0
     if data.only is not None:  # of the others nothing is known from here on, not even their judgments
         wanted = frozenset(data.only)
-        queries = [query for query in queries if query.id in wanted]
+        missing = len(wanted.difference(query.id for query in queries))
         qrels = {qid: judged for qid, judged in qrels.items() if qid in wanted}
     try:
-        return examples.training_set(
+        found = examples.training_set(
             queries,
             qrels,
             _documents(data),
@@ -152,6 +158,7 @@ def open_set(
         if error.path is not None:
             raise
         raise InputError(error.problem, remedy=error.remedy, path=data.name) from None  # there may be others
+    return replace(found, report=replace(found.report, wanted_queries_that_are_not_there=missing))
 
 
 def _documents(data: Data) -> Index | Iterable[Document]:
