@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import random
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -457,3 +459,13 @@ def test_a_document_without_a_query_term_has_an_empty_explanation(tmp_path: Path
     assert index.explain({"siev": 1.0}, BM25(), "b") == []
     with pytest.raises(UnknownDocumentError, match="holds no document 'c'"):
         index.explain({"siev": 1.0}, BM25(), "c")
+
+
+def test_an_index_its_pipelines_and_rankings_go_to_other_processes(tmp_path: Path) -> None:
+    index = Index.build([Document("a", "a sieve"), Document("b", "flour")], tmp_path / "idx")
+    pipeline = index.bm25() % 5
+    ranking = pipeline("sieve")
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        (found,) = pool.map(pipeline, ["sieve"])
+        assert pool.submit(len, index).result() == 2
+    assert found == ranking and found.documents()[0].text == "a sieve"

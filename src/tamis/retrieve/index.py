@@ -65,6 +65,10 @@ class Index:
         self._commit = commit
         self._filter: tuple[object, ...] | None = None  # the last one, and the masks it came to
 
+    def __reduce__(self) -> tuple[object, tuple[Path]]:
+        """Another process opens it anew, as last committed: what is mapped into memory cannot be sent."""
+        return Index.open, (self.path.absolute(),)
+
     @property
     def manifest(self) -> Manifest:
         return self._commit.manifest
