@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from concurrent.futures import ProcessPoolExecutor
+from copy import copy
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -469,3 +470,11 @@ def test_an_index_its_pipelines_and_rankings_go_to_other_processes(tmp_path: Pat
         (found,) = pool.map(pipeline, ["sieve"])
         assert pool.submit(len, index).result() == 2
     assert found == ranking and found.documents()[0].text == "a sieve"
+
+
+def test_a_copy_stays_at_its_commit_until_it_is_refreshed(tmp_path: Path) -> None:
+    index = Index.build([Document("a", "a sieve")], tmp_path / "idx")
+    Index.open(tmp_path / "idx").add([Document("b", "flour")])
+    newest = copy(index)
+    assert len(newest) == 1
+    assert newest.refresh() and (len(newest), len(index)) == (2, 1)

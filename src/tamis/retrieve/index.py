@@ -69,6 +69,10 @@ class Index:
         """Another process opens it anew, as last committed: what is mapped into memory cannot be sent."""
         return Index.open, (self.path.absolute(),)
 
+    def __copy__(self) -> Index:
+        """Here it stays at its commit: who refreshes a copy lets others go on with the old one."""
+        return Index(self.path, self._commit)
+
     @property
     def manifest(self) -> Manifest:
         return self._commit.manifest
