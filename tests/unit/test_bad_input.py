@@ -277,15 +277,6 @@ def test_one_id_where_several_are_wanted(index: Index) -> None:
             index.search({"siev": 1.0}, BM25(), 10, **options)
 
 
-def test_a_document_deleted_twice(tmp_path: Path) -> None:
-    index = Index.build(DOCUMENTS, tmp_path / "idx")
-    index.delete(["d1", "d1"])  # named twice, as on the command line: it is one
-    assert len(Index.open(tmp_path / "idx")) == 2
-    with pytest.raises(UnknownDocumentError):
-        index.delete(["d1"])
-    assert len(Index.open(tmp_path / "idx")) == 2
-
-
 # -- queries
 
 

@@ -478,3 +478,11 @@ def test_a_copy_stays_at_its_commit_until_it_is_refreshed(tmp_path: Path) -> Non
     newest = copy(index)
     assert len(newest) == 1
     assert newest.refresh() and (len(newest), len(index)) == (2, 1)
+
+
+def test_a_document_deleted_twice(tmp_path: Path) -> None:
+    index = Index.build([Document("a", "sieve"), Document("b", "flour")], tmp_path / "idx")
+    index.delete(["b", "b"])  # named twice, as on the command line: it is one
+    with pytest.raises(UnknownDocumentError):
+        index.delete(["b"])
+    assert list(Index.open(tmp_path / "idx")) == [Document("a", "sieve")]

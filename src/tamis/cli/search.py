@@ -101,7 +101,9 @@ def main(
     for each in models:
         cut = each.tally.truncation
         if cut.texts_cut or cut.queries_cut:
-            whole = cut.texts_cut and type(each).__name__ == "Mono"  # which is not imported to ask
+            from tamis.rank.mono import Mono  # not before: a search without a model must not wait for it
+
+            whole = cut.texts_cut and isinstance(each, Mono)
             note(f"{each!r}: {cut}" + ("; maxp(mono) reads a long text by its passages" if whole else ""))
 
 

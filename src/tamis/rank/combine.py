@@ -345,8 +345,7 @@ def _check_scored(name: str, ranking: Ranking) -> None:
     if ranking.kind is ScoreKind.NONE:
         raise TamisError(
             f"{name} has no scores to work on for query {ranking.query.id!r}",
-            remedy=f"put a stage that scores before it, as in `bm25 >> {name}`, or where the candidates are "
-            f"given `mono >> {name}`",
+            remedy="put a stage that scores before it: bm25, or where the candidates are given mono",
         )
 
 
