@@ -76,6 +76,43 @@ def killed_at() -> Callable[[Path, Sequence[str]], None]:
     return run
 
 
+#: A script (the command, unless another is named), after which none of gloo's threads may be left.
+_ONE_OF_TWO = """
+import runpy, sys
+from pathlib import Path
+
+sys.argv.pop(0)
+try:
+    names = runpy.run_path(sys.argv[0], run_name="__main__")  # which live as long as a script's
+finally:
+    threads = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").glob("*")]
+    left = [name for name in threads if "gloo" in name]
+    assert not left, f"threads that can keep the process from ending: {left}"
+"""
+_COMMAND = "import sys; from tamis.cli import main; sys.exit(main())"
+
+
+@pytest.fixture
+def two_processes(tmp_path: Path) -> Callable[..., str]:
+    """Runs the command, or another script, in two processes that torch starts; what they print."""
+    pytest.importorskip("torch")
+
+    def run(*arguments: str, script: str = _COMMAND) -> str:
+        (tmp_path / "one_of_two.py").write_text(_ONE_OF_TWO)
+        (tmp_path / "script.py").write_text(script)
+        launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+        files = [str(tmp_path / name) for name in ("one_of_two.py", "script.py")]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        # new interpreters, not forks of this one: the threads that torch has started here would be missing
+        done = subprocess.run(
+            [*launch, *files, *arguments], capture_output=True, text=True, env=environment, timeout=600
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def tiny_checkpoint() -> Callable[..., Path]:
     """The function that writes one: see `write_tiny_checkpoint`."""

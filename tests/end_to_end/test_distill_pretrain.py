@@ -4,11 +4,8 @@ costs nothing; several processes learn as one; what is wrong is one line."""
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from itertools import islice
@@ -32,8 +29,6 @@ from tamis.train.state import LOG, STATE, read_log  # noqa: E402
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 DEMO = Path(tamis.__file__).parent / "demo_data"
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}  # one thread: sums in one order
-CODE = "import sys; from tamis.cli import main; sys.exit(main())"
 
 
 @pytest.fixture(scope="module")
@@ -207,15 +202,13 @@ def test_killed_and_resumed_is_uninterrupted(
 
 
 @pytest.mark.parametrize("recipe", [distillation, pretraining])
-def test_two_processes_learn_as_one(recipe: Any, made: Path, tmp_path: Path) -> None:
+def test_two_processes_learn_as_one(
+    recipe: Any, made: Path, tmp_path: Path, two_processes: Callable[..., str]
+) -> None:
     """By gloo, on the processor: each has half of every batch. What has no gradient is waited for by none."""
     plan = recipe(made, tmp_path, steps=4, dropout=0.0, log_every=1)
-    (tmp_path / "run.py").write_text(CODE)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
-    both = [*launch, str(tmp_path / "run.py"), *called(plan, tmp_path / "two", "--json")]
-    said = subprocess.run(both, capture_output=True, text=True, env=ENVIRONMENT, timeout=600)
-    assert said.returncode == 0, said.stderr
-    assert json.loads(said.stdout)["steps"] == 4  # only one of them says so
+    said = two_processes(*called(plan, tmp_path / "two", "--json"))
+    assert json.loads(said)["steps"] == 4  # only one of them says so
     assert main(called(plan, tmp_path / "one")) == 0
     for folder in ("", "lm") if recipe is distillation else ("",):
         two, one = (curve(tmp_path / name / folder) for name in ("two", "one"))

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +22,6 @@ from tamis.train.state import LOG, STATE, read_log  # noqa: E402
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 DEMO = Path(tamis.__file__).parent / "demo_data"
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}  # one thread: sums in one order
 
 
 @pytest.fixture(scope="module")
@@ -172,18 +168,13 @@ def test_what_is_wrong_is_one_line(
     assert not (tmp_path / "out" / LOG).exists()
 
 
-def test_two_processes_learn_as_one(made: Path, tmp_path: Path) -> None:
+def test_two_processes_learn_as_one(made: Path, tmp_path: Path, two_processes: Callable[..., str]) -> None:
     """By gloo, on the processor: each has half of every batch."""
     plan = recipe(
         made, tmp_path, "learning_rate = 1e-3\nsteps = 4\ndropout = 0.0", "[run]\nbatch = 4\nlog_every = 1"
     )
-    code = "import sys; from tamis.cli import main; sys.exit(main())"
-    (tmp_path / "run.py").write_text(code)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
-    both = [*launch, str(tmp_path / "run.py"), *trained(plan, tmp_path / "two", "--json")]
-    said = subprocess.run(both, capture_output=True, text=True, env=ENVIRONMENT, timeout=600)
-    assert said.returncode == 0, said.stderr
-    assert json.loads(said.stdout)["steps"] == 4  # only one of them says so
+    said = two_processes(*trained(plan, tmp_path / "two", "--json"))
+    assert json.loads(said)["steps"] == 4  # only one of them says so
     assert main(trained(plan, tmp_path / "one")) == 0
     two, one = (curve(tmp_path / name) for name in ("two", "one"))
     assert [line["step"] for line in two] == [line["step"] for line in one]

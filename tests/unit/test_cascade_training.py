@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -197,14 +195,10 @@ with Processes(torch.device("cpu")) as processes:
 """
 
 
-def test_several_processes_wait_for_no_gradient_that_does_not_come(tmp_path: Path) -> None:
-    # new interpreters, not forks of this one: the threads that torch has started here would be missing there
-    (tmp_path / "steps.py").write_text(_STEPS)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
-    said = subprocess.run(
-        [*launch, str(tmp_path / "steps.py"), str(tmp_path)], capture_output=True, text=True, timeout=600
-    )
-    assert said.returncode == 0, said.stderr
+def test_several_processes_wait_for_no_gradient_that_does_not_come(
+    tmp_path: Path, two_processes: Callable[..., str]
+) -> None:
+    two_processes(str(tmp_path), script=_STEPS)
     for rank in (0, 1):
         found = json.loads((tmp_path / f"{rank}.json").read_text())
         assert found == [[1.5, None], [None, -1.5], [3.0, None]], "the means of what both have"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from contextlib import AbstractContextManager, nullcontext
 
@@ -24,6 +25,7 @@ class Processes:
         self.rank = int(os.environ.get("RANK", "0"))
         self.world = int(os.environ.get("WORLD_SIZE", "1"))
         self.joined = False  # by this object
+        self._wrapped: list[DistributedDataParallel] = []
 
     @property
     def first(self) -> bool:
@@ -33,22 +35,32 @@ class Processes:
     def __enter__(self) -> Processes:
         # one within another is part of it: a run of several phases joins the others once
         if self.world > 1 and not dist.is_initialized():
+            # torch imports this module later by itself, and the defaults of its functions would then hold
+            # the group for good: see __exit__
+            importlib.import_module("torch.distributed.nn.functional")
             dist.init_process_group("nccl" if self.device.type == "cuda" else "gloo")
             self.joined = True
         return self
 
     def __exit__(self, *error: object) -> None:
+        # Whatever holds the group keeps its threads alive until the interpreter ends, where they can abort
+        # the process or keep it from ending. A wrapped module is of no use alone: it lets go of all it has.
+        for wrapped in self._wrapped:
+            vars(wrapped).clear()
+        self._wrapped.clear()
         if self.joined:
             dist.destroy_process_group()
             self.joined = False
 
     def wrapped(self, module: nn.Module) -> nn.Module:
-        """The module, its gradients averaged over the processes. One that says it is `partial` has parameters
-        that a step may not reach, the same in all processes."""
+        """The module, its gradients averaged over the processes, while they are together. One that says it is
+        `partial` has parameters that a step may not reach, the same in all processes."""
         if self.world == 1:
             return module
         partial = bool(getattr(module, "partial", False))
-        return DistributedDataParallel(module, find_unused_parameters=partial)
+        wrapped = DistributedDataParallel(module, find_unused_parameters=partial)
+        self._wrapped.append(wrapped)
+        return wrapped
 
     def quiet(self, module: nn.Module) -> AbstractContextManager[object]:
         """While gradients are only added up, nothing need be sent."""
