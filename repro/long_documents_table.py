@@ -19,9 +19,11 @@ from tamis.evaluate.measures import evaluate
 from tamis.evaluate.significance import holm, t_test
 from tamis.evaluate.tables import markdown
 from tamis.rank.combine import min_max
+from tamis.rank.evidence import apart, grown
 from tamis.rank.passage import PASSAGES, AvgP, FirstP, KMaxP, MaxP, PassageStage, Scored, SumP
 from tamis.rank.reranker import shown
 from tamis.ranking import Ranking, Run, ScoreKind
+from tamis.text.segment import Passage
 
 MEASURES = ("nDCG@10", "AP")
 K = (2, 3, 5)  # of k-max, tuned
@@ -164,7 +166,12 @@ class _Maker:
         run.write(self.out / "runs" / f"{ROWS[row]}.run", tag=ROWS[row])
         if self.prepared.evidence and any(ranking.evidence for ranking in run.values()):
             qrels, places = self.prepared.qrels, self.prepared.evidence
-            self.evidence[row] = {f"first {k}": evidence_shown(run, qrels, places, k) for k in (1, SHOWN)}
+            self.evidence[row] = {
+                f"first {k}": evidence_shown(run, qrels, places, self.sentences_of, k) for k in (1, SHOWN)
+            }
+
+    def sentences_of(self, document: str) -> list[Passage]:
+        return self.prepared.sentences.passages(self.prepared.document_numbers[document])
 
     def finish(self) -> None:
         told = {name: {k: asdict(each) for k, each in found.items()} for name, found in self.evidence.items()}
@@ -246,13 +253,21 @@ class Shown:
     documents: int
 
 
-def evidence_shown(run: Mapping[str, Ranking], qrels: object, places: Mapping[str, Places], k: int) -> Shown:
-    """Of the sentences marked in relevant documents among each query's first k.
+def evidence_shown(
+    run: Mapping[str, Ranking],
+    qrels: object,
+    places: Mapping[str, Places],
+    sentences: Callable[[str], Sequence[Passage]],
+    k: int,
+) -> Shown:
+    """Of the sentences marked in relevant documents among each query's first k. Passages are shown in whole
+    `sentences`, which are all those of a document.
 
     >>> from tamis import Query, Span
     >>> ranking = Ranking(Query("q", ""), ("d",), np.ones(1), evidence={"d": [Span(0, 9, 0.7)]})
-    >>> evidence_shown({"q": ranking}, {"q": {"d": 1}}, {"q": {"d": [(2, 8), (20, 30)]}}, 1)
-    Shown(inside=1, marked=2, documents=1)
+    >>> marked = {"q": {"d": [(2, 8), (4, 12), (20, 30)]}}
+    >>> evidence_shown({"q": ranking}, {"q": {"d": 1}}, marked, lambda document: [Passage(0, 15)], 1)
+    Shown(inside=2, marked=3, documents=1)
     """
     inside = marked = documents = 0
     for qid, ranking in run.items():
@@ -260,8 +275,9 @@ def evidence_shown(run: Mapping[str, Ranking], qrels: object, places: Mapping[st
             if qrels[qid].get(identity, 0) < 1:  # type: ignore[index]
                 continue
             documents += 1
+            whole = sentences(identity)
+            spans = apart(grown(span, whole) for span in ranking.evidence[identity])
             for start, stop in places.get(qid, {}).get(identity, ()):
-                spans = ranking.evidence[identity]
                 inside += any(span.start <= start and stop <= span.stop for span in spans)
                 marked += 1
     return Shown(inside, marked, documents)

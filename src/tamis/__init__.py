@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tamis.rank.combine import Fuse, Interpolate, Normalise
     from tamis.rank.duo import Duo
     from tamis.rank.early_exit import IfUnsure
+    from tamis.rank.evidence import whole_sentences
     from tamis.rank.groupwise import Groupwise
     from tamis.rank.listwise import Listwise
     from tamis.rank.longdoc import Cedr, Parade
@@ -72,6 +73,7 @@ __all__ = [
     "TamisError",
     "TfIdf",
     "__version__",
+    "whole_sentences",
 ]
 
 _HOME = {
@@ -82,6 +84,7 @@ _HOME = {
     "tamis.rank.combine": ("Fuse", "Interpolate", "Normalise"),
     "tamis.rank.duo": ("Duo",),
     "tamis.rank.early_exit": ("IfUnsure",),
+    "tamis.rank.evidence": ("whole_sentences",),
     "tamis.rank.groupwise": ("Groupwise",),
     "tamis.rank.listwise": ("Listwise",),
     "tamis.rank.longdoc": ("Cedr", "Parade"),

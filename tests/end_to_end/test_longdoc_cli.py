@@ -14,6 +14,7 @@ import pytest
 from tamis import Birch, Document, Index, MaxP, Mono, Run
 from tamis.cli import main
 from tamis.formats import read_queries
+from tamis.text.segment import sentences
 
 WORDS = ["river", "castle", "song", "war", "music", "bridge", "film", "singer", "city", "battle", "king"]
 TOPICS = """<top>
@@ -164,6 +165,21 @@ def test_search_shows_the_best_passage(tamis: Callable[..., Said], monkeypatch: 
         after = " …" if best.stop < len(text) else ""
         body = " ".join(" ".join(lines.splitlines()[1:]).split())
         assert body == f"{before}{text[best.start : best.stop]}{after}"
+
+
+def test_search_shows_whole_sentences(tamis: Callable[..., Said]) -> None:
+    pipeline = "bm25 % 5 >> maxp(mono(model=m), window=8, stride=4)"
+    found = tamis("search", "idx", "castle", "song", "-p", pipeline, "-k", "3", "--json").json["results"]
+    ranking = (Index.open("idx").bm25() % 5 >> MaxP(Mono("m"), window=8, stride=4) % 3)("castle song")
+    completed = 0
+    for each in found:
+        spans, text = ranking.evidence[each["id"]], each["text"]
+        best, shown = spans[0], each["evidence"][0]
+        assert shown["start"] <= best.start < best.stop <= shown["end"] and shown["score"] == best.score
+        ends = [edge for place in sentences(text) for edge in place]
+        assert shown["start"] in ends and shown["end"] in ends
+        completed += (shown["start"], shown["end"]) != (best.start, best.stop)
+    assert completed, "none of them began or ended within a sentence"
 
 
 def test_search_without_passages_has_no_evidence(tamis: Callable[..., Said]) -> None:

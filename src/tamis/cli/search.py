@@ -24,6 +24,7 @@ from tamis.errors import InputError, TamisError
 from tamis.expression import parse
 from tamis.infer.runtime import Device, Precision, Runtime
 from tamis.plan import rerankers, work_done
+from tamis.rank.evidence import whole_sentences
 from tamis.ranking import Ranking, ScoreKind, Span
 from tamis.retrieve.feedback import RM3
 from tamis.retrieve.index import Index, TermContribution
@@ -202,7 +203,7 @@ def _snippet(
     width -= 5  # words do not fill their lines
     if not evidence:
         return snippet(text, analyzer, terms, _LINES * width)
-    start, stop, _ = evidence[0]
+    start, stop, _ = whole_sentences(text, evidence[:1])[0]
     pieces = snippet(text[start:stop], analyzer, terms, _PASSAGE_LINES * width - 2)  # and dots
     if not pieces:
         return []
@@ -250,7 +251,8 @@ def _as_json(
             "metadata": dict(document.metadata),
         }
         if spans := ranking.evidence.get(hit.id):
-            result["evidence"] = [{"start": a, "end": b, "score": score} for a, b, score in spans]
+            shown = whole_sentences(document.text, spans)
+            result["evidence"] = [{"start": a, "end": b, "score": score} for a, b, score in shown]
         for line in explanations.get(hit.id, ()):
             name = "stages" if isinstance(line, Place) else "terms"
             plain = line._asdict() if isinstance(line, Place) else asdict(line)

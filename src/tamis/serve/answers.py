@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from tamis.rank.evidence import whole_sentences
 from tamis.ranking import Hit, Ranking, Span
 from tamis.retrieve.index import Index
 from tamis.serve.highlight import places
@@ -53,21 +54,21 @@ def results(ranking: Ranking, index: Index, sent: Sequence[str] | None) -> list[
                 "cut": len(document.text) > SHOWN,
                 "highlights": places(text, index.analyzer, terms),
                 "title_highlights": places(document.title[:SHOWN], index.analyzer, terms),
-                "evidence": evidence(ranking.evidence.get(hit.id, ()), len(text)),
+                "evidence": evidence(ranking.evidence.get(hit.id, ()), document.text, len(text)),
             }
         )
     return found
 
 
-def evidence(spans: Sequence[Span], shown: int) -> list[dict[str, Any]]:
-    """Passages as places in the first `shown` characters of the text.
+def evidence(spans: Sequence[Span], text: str, shown: int) -> list[dict[str, Any]]:
+    """Passages, in whole sentences, as places in the first `shown` characters of a text.
 
-    >>> evidence([Span(0, 9, 0.5), Span(12, 15, 0.25)], 5)
+    >>> evidence([Span(2, 6, 0.5), Span(11, 14, 0.25)], "A sieve. A pan.", 5)
     [{'start': 0, 'end': 5, 'score': 0.5}]
     """
     return [
         {"start": span.start, "end": min(span.stop, shown), "score": span.score}
-        for span in spans
+        for span in whole_sentences(text, spans)
         if span.start < shown
     ]
 

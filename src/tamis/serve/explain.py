@@ -27,7 +27,7 @@ def explanation(built: Built, outcome: Outcome, identity: str) -> dict[str, Any]
         "complete": outcome.complete,
         "stages": [_place(done, identity) for done in outcome.done],
         "terms": [asdict(term) for term in terms(outcome.done, identity)],
-        "evidence": evidence(last.evidence.get(identity, ()), len(document.text)),
+        "evidence": evidence(last.evidence.get(identity, ()), document.text, len(document.text)),
     }
 
 

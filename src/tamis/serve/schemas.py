@@ -96,7 +96,8 @@ class Place(BaseModel):
 
 
 class Evidence(BaseModel):
-    """A passage that earned a score: characters start to end (code points) of the document's text."""
+    """A passage that earned a score, in whole sentences: characters start to end (code points) of the
+    document's text."""
 
     start: int
     end: int

@@ -67,7 +67,7 @@ def sentences(text: str) -> list[Passage]:
     ends = [0, *(each.end() for each in _BREAK.finditer(plain)), len(plain)]
     for start, stop in pairwise(ends):
         part = plain[start:stop]
-        found += [_trimmed(text, start + a, start + b) for a, b in splitter.span_tokenize(part)]
+        found += [trimmed(text, start + a, start + b) for a, b in splitter.span_tokenize(part)]
     return [each for each in found if each.start < each.stop]
 
 
@@ -79,7 +79,8 @@ def _splitter() -> PunktSentenceTokenizer:
     return load("default")
 
 
-def _trimmed(text: str, start: int, stop: int) -> Passage:
+def trimmed(text: str, start: int, stop: int) -> Passage:
+    """A part of a text without the white space at its ends."""
     part = text[start:stop]
     left = len(part) - len(part.lstrip())
     return Passage(start + left, start + left + len(part.strip()))
