@@ -171,13 +171,22 @@ def start(folder: Path) -> subprocess.Popen[str]:
     return process
 
 
+def rest(process: subprocess.Popen[str]) -> str:
+    """What else it says. `communicate` would miss the lines that came together with the first."""
+    assert process.stdout is not None
+    with process.stdout as out:
+        said = out.read()
+    process.wait()
+    return said
+
+
 @pytest.fixture(scope="module")
 def run_time() -> float:
     """How long the process works when nobody kills it; what it then says is what must be said."""
     with memory() as folder:
         process = start(folder / "idx")
         begun = time.perf_counter()
-        out, _ = process.communicate(timeout=60)
+        out = rest(process)
         seconds = time.perf_counter() - begun
     assert process.returncode == 0
     said = [line.split()[1:] for line in out.splitlines()]
@@ -194,7 +203,7 @@ def test_killed_at_a_random_moment(place: Path, run_time: float, attempt: int) -
     # one moment in each twentieth of the run time, so that all phases are met
     time.sleep(run_time * (attempt + random.Random(attempt).random()) / KILLS)
     process.kill()
-    out, _ = process.communicate(timeout=60)
+    out = rest(process)
     said = [tuple(map(int, line.split()[1:])) for line in out.splitlines() if line.startswith("committed")]
     done, generation, count = said[-1] if said else (0, 0, 0)
 
