@@ -420,6 +420,21 @@ def test_unknown_options(models: Path, options: dict[str, object], message: str)
         mono(models, **options)
 
 
+def test_duo_reads_as_much_as_it_is_told(models: Path) -> None:
+    """As a model that was trained with other limits wants it."""
+    stage, whole = duo(models, query_limit=3, limit=27), duo(models)
+    assert str(stage).endswith("query_limit=3, limit=27)")
+    query, texts = "a b c d e", ["f " * 40, "g h " * 40]  # letters are a token each
+    # [CLS] query [SEP] text [SEP] text [SEP]: 23 without those, 3 of them for the query
+    short = [" ".join(text.split()[:10]) for text in texts]
+    cut = stage.rank(query, texts)
+    assert [each.score for each in cut] == [each.score for each in whole.rank("a b c", short)]
+    assert [each.score for each in cut] != [each.score for each in whole.rank(query, texts)]
+    for options in ({"query_limit": 0}, {"limit": 0}):
+        with pytest.raises(InputError, match="of 0 tokens: use 1 or more"):
+            duo(models, **options)
+
+
 # -- the cache
 
 

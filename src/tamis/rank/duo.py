@@ -23,7 +23,7 @@ from tamis.rank.aggregate import (
     probability,
 )
 from tamis.rank.cache import ScoreCache
-from tamis.rank.reranker import Reranker
+from tamis.rank.reranker import Reranker, check_limits
 from tamis.ranking import Ranking
 
 K1 = 50  # the papers' k1: 2,450 inferences
@@ -47,6 +47,8 @@ class Duo(Reranker):
         seed: int = 0,
         k: int = K1,
         precision: Precision = "auto",
+        query_limit: int = 62,
+        limit: int = 512,
         *,
         revision: str | None = None,
         device: Device = "auto",
@@ -56,11 +58,13 @@ class Duo(Reranker):
         check_aggregate(aggregate, m, seed)
         if k < 1:
             raise InputError(f"duo over {k} candidates", remedy="use a k of 1 or more")
+        check_limits(query_limit, limit)
         super().__init__(
             CrossEncoder(model, revision=revision, device=device, precision=precision, workers=workers), cache
         )
         self.aggregate: Aggregate = aggregate
         self.m, self.seed, self.k = m, seed, k
+        self.query_limit, self.limit = query_limit, limit
 
     @property
     def expression(self) -> Call:
@@ -74,6 +78,8 @@ class Duo(Reranker):
                 ("k", self.k, K1),
                 ("precision", self.encoder.precision, "auto"),
                 ("revision", self.encoder.revision, None),
+                ("query_limit", self.query_limit, 62),
+                ("limit", self.limit, 512),
             ],
         )
 
@@ -98,7 +104,8 @@ class Duo(Reranker):
                 texts_of(best, tokenizer),
                 pairs[-1],
                 tokenizer.special,
-                total_limit=self.encoder.positions,
+                query_limit=self.query_limit,
+                total_limit=min(self.limit, self.encoder.positions),
                 segment_types=config.segments,
             )
             inputs.append(made)
