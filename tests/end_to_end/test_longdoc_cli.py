@@ -182,6 +182,14 @@ def test_search_shows_whole_sentences(tamis: Callable[..., Said]) -> None:
     assert completed, "none of them began or ended within a sentence"
 
 
+def test_a_document_of_a_title_alone_has_nothing_to_show(tamis: Callable[..., Said], tmp_path: Path) -> None:
+    Index.build([Document("d", "", title="A sieve")], tmp_path / "idx")
+    search = ("search", tmp_path / "idx", "sieve", "-p", "bm25 >> maxp(mono(model=m))")
+    said = tamis(*search)
+    assert said.status == 0 and "A sieve" in said.out
+    assert tamis(*search, "--json").json["results"][0].get("evidence", []) == []
+
+
 def test_search_without_passages_has_no_evidence(tamis: Callable[..., Said]) -> None:
     assert all("evidence" not in each for each in tamis("search", "idx", "castle", "--json").json["results"])
 

@@ -201,9 +201,10 @@ def _snippet(
 ) -> list[Piece]:
     """What is shown of a text in lines of `width`; `evidence` is its passages, best first."""
     width -= 5  # words do not fill their lines
-    if not evidence:
+    best = whole_sentences(text, evidence[:1])
+    if not best:
         return snippet(text, analyzer, terms, _LINES * width)
-    start, stop, _ = whole_sentences(text, evidence[:1])[0]
+    start, stop, _ = best[0]
     pieces = snippet(text[start:stop], analyzer, terms, _PASSAGE_LINES * width - 2)  # and dots
     if not pieces:
         return []
