@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -14,9 +15,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'tamis[torch]'")
 
+from tamis import Mono  # noqa: E402
 from tamis.errors import InputError  # noqa: E402
 from tamis.models.checkpoint import load_checkpoint  # noqa: E402
 from tamis.models.encoder import Encoder  # noqa: E402
+from tamis.models.lists import begin_lists, save_lists  # noqa: E402
+from tamis.models.long_plan import PLAN  # noqa: E402
 from tamis.models.templates import Inputs  # noqa: E402
 from tamis.models.tokenizer import Tokenizer  # noqa: E402
 from tamis.models.weights import stored_tensors, write_tensors  # noqa: E402
@@ -222,7 +226,7 @@ def test_a_teachers_scores_are_the_losses_and_its_terms_are_added(made: Path) ->
 # -- the phases
 
 
-def test_a_language_models_student_learns_and_its_head_does_not(made: Path, tmp_path: Path) -> None:
+def test_a_language_models_student_learns_and_is_no_ranker(made: Path, tmp_path: Path) -> None:
     plan = lm(made, optimiser=Optimiser(learning_rate=3e-3, steps=40, dropout=0.0))
     recipe = DistillRecipe(Student(random=Random(layers=2, hidden=8)), plan)  # of another width: projected
     after = distilled(recipe, tmp_path)
@@ -230,7 +234,12 @@ def test_a_language_models_student_learns_and_its_head_does_not(made: Path, tmp_
     assert np.mean(found[-4:]) < 0.9 * np.mean(found[:4])
     before = load_student(recipe)
     assert not np.array_equal(after[WORD], before.tensors["embeddings.word"])
-    assert np.array_equal(after[SCORE], before.tensors["head.output.weight"])
+    assert SCORE not in after, "a head that was drawn and not trained"
+    with pytest.raises(InputError, match=r"no classification head .*choose a model trained to rank"):
+        Mono(str(tmp_path / "last")).rank("sieve", ["a sieve"])
+    of_ranker = DistillRecipe(Student(start=str(made / "mono"), layers=2), plan)
+    head = load_student(of_ranker).tensors["head.output.weight"]
+    assert np.array_equal(distilled(of_ranker, tmp_path / "of-ranker")[SCORE], head), "which was trained"
 
 
 @pytest.mark.parametrize("terms", [None, Terms(), Terms(0.0, 1.0, 0.0, layers=(1, 4))])
@@ -372,6 +381,20 @@ def test_a_teacher_of_rankings_has_a_head(made: Path, tmp_path: Path) -> None:
     write_tensors(bare / "model.safetensors", kept)
     with pytest.raises(InputError, match="head"):
         distilled(DistillRecipe(Student(layers=1), ranker=ranker(made, teacher=str(bare))), tmp_path / "out")
+
+
+def test_a_teacher_scores_texts_by_themselves(made: Path, tmp_path: Path) -> None:
+    """Other models have a head for single texts too, which they have not trained."""
+    save_lists(begin_lists(load_checkpoint(made / "mono"), texts=3), tmp_path / "lists")
+    recipe = DistillRecipe(Student(layers=2), ranker=ranker(made, teacher=str(tmp_path / "lists")))
+    with pytest.raises(InputError, match=r"listwise model, .*: learn from a run of its scores"):
+        distill(recipe, tmp_path / "out", device="cpu")
+    shutil.copytree(made / "mono", tmp_path / "long")
+    (tmp_path / "long" / PLAN).write_text("{}")
+    recipe = DistillRecipe(Student(layers=2), ranker=ranker(made, teacher=str(tmp_path / "long")))
+    with pytest.raises(InputError, match=r"model of long documents, .*: learn from a run of its scores"):
+        distill(recipe, tmp_path / "out", device="cpu")
+    assert not (tmp_path / "out").exists()
 
 
 def test_layers_and_heads_that_do_not_fit(made: Path, tmp_path: Path) -> None:

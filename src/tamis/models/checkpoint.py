@@ -42,6 +42,7 @@ class Checkpoint:
     """A model: its shape, its weights under our names (see `tamis.models.names`), and where it lies.
 
     `fingerprint` changes whenever the scores could: it covers the weights, the config and the tokenizer.
+    `new_head` says that its ranking head has not been trained: it was drawn when the rest was loaded.
     """
 
     folder: Path
@@ -49,6 +50,7 @@ class Checkpoint:
     tensors: Mapping[str, Array]
     fingerprint: str
     raw_config: Mapping[str, Any]
+    new_head: bool = False
 
 
 def load_checkpoint(
@@ -83,7 +85,8 @@ def load_checkpoint(
     if not missing:
         return Checkpoint(folder, config, tensors, fingerprint, raw)
     head = _initial(config, missing, seed)
-    return Checkpoint(folder, config, _overlay(tensors, head), _derived(fingerprint, head), raw)
+    drawn = _overlay(tensors, head)
+    return Checkpoint(folder, config, drawn, _derived(fingerprint, head), raw, new_head=True)
 
 
 def save_checkpoint(
@@ -91,11 +94,14 @@ def save_checkpoint(
     folder: str | Path,
     dtype: FloatType = "float32",
     others: Mapping[str, Array] | None = None,
+    *,
+    ranks: bool = True,
 ) -> None:
     """Write a checkpoint as a Hugging Face folder, which transformers and sentence-transformers load.
 
     Every file takes its name only when it is whole; the weights come last. `others` are tensors that lie
-    beside the encoder's, under their own names.
+    beside the encoder's, under their own names. One that was not trained to rank (`ranks`) is written without
+    the output of its ranking head, so that no stage takes it for a ranker.
     """
     folder = Path(folder)
     with storage_errors(folder):
@@ -108,9 +114,19 @@ def save_checkpoint(
     else:
         _write_json(folder / TOKENIZER_CONFIG, _tokenizer_config(checkpoint))
     read = checkpoint.tensors.__getitem__
-    renamed = {theirs: partial(read, ours) for ours, theirs in hugging_face_names(config).items()}
+    names = hugging_face_names(config)
+    renamed = {names[ours]: partial(read, ours) for ours in names if ranks or not is_output(ours)}
     beside = {name: partial(others.__getitem__, name) for name in others} if others else {}
     write_tensors(folder / WEIGHTS, LazyTensors(renamed | beside), dtype)
+
+
+def is_output(name: str) -> bool:
+    """Whether a tensor is of the output of a ranking head, which pretraining does not train.
+
+    >>> is_output("head.output.weight"), is_output("head.dense.weight")
+    (True, False)
+    """
+    return name.startswith("head.output.")
 
 
 def stored_beside(folder: Path, prefix: str) -> dict[str, StoredTensor]:

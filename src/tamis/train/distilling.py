@@ -19,6 +19,7 @@ from tamis.errors import InputError
 from tamis.models.checkpoint import TOKENIZER, Checkpoint, load_checkpoint, save_checkpoint
 from tamis.models.config import read_raw_config
 from tamis.models.encoder import Encoder
+from tamis.models.long_plan import is_long
 from tamis.models.tokenizer import Tokenizer, open_tokenizer
 from tamis.train.batch import RankingBatch
 from tamis.train.corpus_task import CorpusTask
@@ -64,12 +65,12 @@ def distill(
             assert recipe.lm is not None
             return _learn_language(recipe.lm, load_student(recipe), out, device, resume, watch)
         over = recipe.lm is not None and has_state(out)  # the first phase: its corpus is not read again
-        start = load_checkpoint(before / LAST) if over else load_student(recipe)
+        start = _after_language(recipe, before) if over else load_student(recipe)
         lesson = _lesson(recipe.ranker, start, watch)
         if recipe.lm is not None and not over:
             _learn_language(recipe.lm, start, before, device, resume, watch)
             processes.meet()  # the first has written what all go on with
-            start = load_checkpoint(before / LAST)
+            start = _after_language(recipe, before)
         task = _ranker_task(recipe, lesson, start, device)
         plan, dev = lesson.plan, lesson.plan.dev
         steps, every = total_steps(plan.optimiser), dev.every if dev else None
@@ -90,6 +91,12 @@ def load_student(recipe: DistillRecipe) -> Checkpoint:
     model = replace(first, labels=student.labels, third_segment=student.third_segment, layers=student.keep)
     start = load_or_draw(model, student.random, phase.run.seed, forms=recipe.lm is None)
     return start if student.layers is None else student_from(start, student.layers)
+
+
+def _after_language(recipe: DistillRecipe, before: Path) -> Checkpoint:
+    """The student that has learned from a language model. A ranking head that it began without is new."""
+    assert recipe.ranker is not None
+    return load_start(Model(str(before / LAST)), recipe.ranker.run.seed, forms=True)
 
 
 # From a language model.
@@ -121,7 +128,7 @@ def language_task(phase: LM, start: Checkpoint, device: str, watch: Watch) -> Co
     )
 
     def save(folder: Path) -> None:
-        save_checkpoint(replace(start, tensors=encoder.tensors()), folder)
+        save_checkpoint(replace(start, tensors=encoder.tensors()), folder, ranks=not start.new_head)
 
     seen = f"{phase} {start.fingerprint} {teacher.fingerprint} {corpus.fingerprint}"
     return CorpusTask(objective, start, phase.optimiser, phase.run, identity=seen, save=save, device=device)
@@ -246,8 +253,17 @@ def _taught(task: RankingTask, teacher: Checkpoint | None, phase: Ranker) -> nn.
 
 
 def load_ranker(name: str, revision: str | None) -> Checkpoint:
-    """A teacher, which unlike a start must have its head."""
-    return load_checkpoint(load_start(Model(name, revision), seed=0, forms=True).folder)
+    """A teacher, which unlike a start must have its head, and one that has learned to score single texts or
+    pairs with it."""
+    checkpoint = load_checkpoint(load_start(Model(name, revision), seed=0, forms=True).folder)
+    long = is_long(checkpoint.folder)
+    if long or checkpoint.config.texts:
+        raise InputError(
+            f"the teacher {name} is a {'model of long documents' if long else 'listwise model'}, "
+            "which scores no text by itself",
+            remedy="learn from a run of its scores",
+        )
+    return checkpoint
 
 
 # What two models must have in common.

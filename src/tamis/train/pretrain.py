@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from tamis.columns import Array
 from tamis.errors import InputError
 from tamis.files import atomic_write
-from tamis.models.checkpoint import CONFIG, WEIGHTS, Checkpoint, load_checkpoint, save_checkpoint
+from tamis.models.checkpoint import CONFIG, WEIGHTS, Checkpoint, is_output, load_checkpoint, save_checkpoint
 from tamis.models.config import EncoderConfig, write_config
 from tamis.models.encoder import Encoder, Layer
 from tamis.models.names import canonical_name, hugging_face_names
@@ -146,7 +146,7 @@ def save_pretraining(
     # Over the files just written, each of which is whole at any time: a kill between leaves a model without
     # the heads of pretraining, not a broken one.
     names = hugging_face_names(config)
-    written = {names[name]: tensor for name, tensor in tensors.items() if ranks or "head.output" not in name}
+    written = {names[name]: tensor for name, tensor in tensors.items() if ranks or not is_output(name)}
     for name, tensor in model.heads.state_dict().items():
         written[_NAMES[name]] = tensor.detach().float().cpu().numpy()
     raw = write_config(checkpoint.raw_config, config, "float32")

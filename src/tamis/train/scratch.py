@@ -61,7 +61,7 @@ def from_scratch(
         for number, (name, shape) in enumerate(shapes(config).items())
     }
     fingerprint = xxhash.xxh3_64(described.encode()).hexdigest()
-    return Checkpoint(folder, config, LazyTensors(readers), fingerprint, raw)
+    return Checkpoint(folder, config, LazyTensors(readers), fingerprint, raw, new_head=True)
 
 
 def _drawn(name: str, shape: Shape, seed: int, number: int) -> Array:
