@@ -210,6 +210,13 @@ def test_a_bad_line_is_named(line: str, kind: str, said: str, made: Path, tmp_pa
     assert str(caught.value).startswith(f"{path}{said}") and "\n" not in str(caught.value)
 
 
+def test_ids_are_not_learned_from_as_if_they_were_texts(made: Path) -> None:
+    plan = recipe(made, Data(triples=str(made / "ids.tsv")))
+    said = r"ids\.tsv, line 1: these look like ids .*\('q1', 'd1', 'd4'\): give queries and corpus too"
+    with pytest.raises(InputError, match=said):
+        opened(made, plan).stream.batch(0)
+
+
 def test_files_that_are_not_there_or_empty(made: Path, tmp_path: Path) -> None:
     data = source(made, "texts")
     with pytest.raises(InputError, match=r"none.tsv: no such file: check the path"):

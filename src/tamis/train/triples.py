@@ -169,6 +169,13 @@ class TextTriples:
 
     def batch(self, lines: Sequence[Line]) -> TrainingSet:
         rows = [_cells(line, line.text.split("\t"), "texts, separated by tabs") for line in lines]
+        if rows and all(_like_id(cell) for row in rows for cell in row):
+            some = ", ".join(map(repr, rows[0]))
+            raise InputError(
+                f"these look like ids and not like texts ({some})",
+                remedy="give queries and corpus too",
+                line=lines[0].number,
+            )
         texts = [text for _, relevant, other in rows for text in (relevant, other)]
         return _set(
             self._tokenizer.encode([query for query, _, _ in rows], limit=KEPT),
@@ -176,6 +183,15 @@ class TextTriples:
             [f"of line {line.number}" for line in lines],
             [f"{which} of line {line.number}" for line in lines for which in ("the first", "the second")],
         )
+
+
+def _like_id(cell: str) -> bool:
+    """Whether it could be an id: one word. Languages without spaces are not written in ASCII.
+
+    >>> _like_id("1185869"), _like_id("what is a sieve"), _like_id("什么是筛子")
+    (True, False, False)
+    """
+    return cell.isascii() and len(cell.split()) == 1
 
 
 class IdTriples:
