@@ -82,6 +82,7 @@ def then(*nodes: Node) -> Node:
     return stages[0] if len(stages) == 1 else Then(tuple(stages))
 
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:[-+.][A-Za-z0-9_]+)*\+?")
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w.])")
 _QUOTED = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
@@ -248,14 +249,23 @@ class _Parser:
 def _print_argument(argument: Node | Value) -> str:
     # a bare word in first place would be read as a stage
     if isinstance(argument, str):
-        return json.dumps(argument)
+        return _quoted(argument)
     return str(argument) if isinstance(argument, Node) else _print_value(argument)
 
 
 def _print_value(value: Value) -> str:
     if isinstance(value, str):
         bare = _WORD.fullmatch(value) and value not in _CONSTANTS
-        return value if bare else json.dumps(value)
+        return value if bare else _quoted(value)
     if isinstance(value, bool) or value is None:
         return str(value).lower()
     return repr(value)
+
+
+def _quoted(value: str) -> str:
+    """As people write it; only half a character, which a path can hold and no terminal can show, is escaped.
+
+    >>> print(_quoted("modèle"), _quoted("a\\ud800"))
+    "modèle" "a\\ud800"
+    """
+    return json.dumps(value, ensure_ascii=bool(_SURROGATE.search(value)))

@@ -12,6 +12,8 @@ import pytest
 
 from tamis.errors import InputError
 from tamis.train import recipe as module
+from tamis.train.distill_recipe import read_distill_recipe
+from tamis.train.pretrain_recipe import read_pretrain_recipe
 from tamis.train.recipe import (
     Data,
     Dev,
@@ -271,6 +273,23 @@ def test_a_base_that_is_not_there_or_is_itself(written: Any) -> None:
     assert "there is no recipe 'monobart': give a file beside it, or one of " in said
     assert "base is 3: it must be a file or one of" in refused(written("base = 3"))
     assert "the recipe is its own base" in refused(written('base = "mine.toml"'))
+
+
+@pytest.mark.parametrize(
+    ("read", "bundled", "command"),
+    [
+        (read_recipe, "tcp", "pretrain"),
+        (read_recipe, "tinybert-ranker", "distill"),
+        (read_distill_recipe, "small", "train"),
+        (read_distill_recipe, "rop", "pretrain"),
+        (read_pretrain_recipe, "maxp", "train"),
+        (read_pretrain_recipe, "tinybert-lm-ranker", "distill"),
+    ],
+)
+def test_a_recipe_of_another_command(read: Any, bundled: str, command: str, written: Any) -> None:
+    for path in (bundled, written(f'base = "{bundled}"')):
+        with pytest.raises(InputError, match=f"a recipe of tamis {command}: use tamis {command}$"):
+            read(path)
 
 
 def test_epochs_become_steps() -> None:

@@ -18,16 +18,27 @@ _EITHER = {
     "student": ("layers", "keep", "random"),
 }
 
+#: The tables that the recipes of one command have and those of the others lack.
+_OWN = {
+    "train": ("examples", "loss", "limits", "dev", "folds", "longdoc", "listwise", "cascade"),
+    "distill": ("student", "lm", "ranker"),
+    "pretrain": ("objective",),
+}
 
-def read_tables(path: str | Path) -> dict[str, Any]:
-    """The tables of a recipe of any kind over those of its base, not yet checked. A recipe that is bundled
-    may be given by its name."""
+
+def read_tables(path: str | Path, command: str | None = None) -> dict[str, Any]:
+    """The tables of a recipe of any kind over those of its base, not yet checked, but whether it is one for
+    another command. A recipe that is bundled may be given by its name."""
     bare = str(path) in bundled() and not Path(path).exists()
     file = BUNDLED / f"{path}.toml" if bare else Path(path)
     tables = _tables(file, ())
     # a base says how a dev run is measured; whether there is one is up to the recipe
     if "dev" not in read_toml(file) and "queries" not in tables.get("dev", {"queries": None}):
         del tables["dev"]
+    meant = {name for name, own in _OWN.items() if not tables.keys().isdisjoint(own)}
+    if command is not None and len(meant) == 1 and command not in meant:
+        (other,) = meant
+        raise InputError(f"a recipe of tamis {other}", remedy=f"use tamis {other}", path=path)
     return tables
 
 

@@ -208,4 +208,4 @@ def read_distill_recipe(path: str | Path) -> DistillRecipe:
     >>> recipe.student.random.layers, recipe.ranker.loss.name
     (6, 'logit_mse_ce')
     """
-    return build(DistillRecipe, read_tables(path), path)
+    return build(DistillRecipe, read_tables(path, "distill"), path)

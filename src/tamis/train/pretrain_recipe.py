@@ -132,4 +132,4 @@ def read_pretrain_recipe(path: str | Path) -> PretrainRecipe:
     >>> recipe.objective.learn, recipe.optimiser.steps
     (('mlm', 'nsp'), 100000)
     """
-    return build(PretrainRecipe, read_tables(path), path)
+    return build(PretrainRecipe, read_tables(path, "pretrain"), path)

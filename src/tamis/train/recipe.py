@@ -223,14 +223,14 @@ class Optimiser:
     """AdamW (Loshchilov & Hutter 2019) and its schedule. Biases and norms do not decay."""
 
     learning_rate: Positive = 2e-5
-    head_learning_rate: Positive | None = None  # of the head alone; None: as all
+    head_learning_rate: Positive | None = None  # of what is new in the head; None: as all
     betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
     epsilon: Positive = 1e-8
     weight_decay: NotNegative = 0.01
     warm_up: NotNegative = 0.1  # steps, or below 1 a share of all
     schedule: Literal["linear", "constant"] = "linear"  # after the warm-up: down to 0, or as it is
     steps: Count | None = None
-    epochs: Positive | None = None  # how often each query comes
+    epochs: Positive | None = None  # how often each relevant text comes; of teacher_pairs each query
     dropout: BelowOne = 0.1  # of hidden states, and where inputs are padded of attention too
     clip: NotNegative = 1.0  # largest norm of the gradient; 0: any
     accumulate: Count = 1  # batches a step
@@ -480,7 +480,7 @@ def read_recipe(path: str | Path) -> Recipe:
     >>> recipe.model.start, recipe.optimiser.learning_rate, recipe.optimiser.steps
     ('my-encoder', 1e-05, 100000)
     """
-    return build(Recipe, read_tables(path), path)
+    return build(Recipe, read_tables(path, "train"), path)
 
 
 _R = TypeVar("_R", bound=Recipe)
