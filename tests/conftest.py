@@ -69,7 +69,9 @@ def killed_at() -> Callable[[Path, Sequence[str]], None]:
     def run(when: Path, arguments: Sequence[str]) -> None:
         command = [sys.executable, "-c", _KILLED, str(when), *arguments]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # one thread: sums in one order
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=environment, check=False, timeout=600
+        )
         assert done.returncode == -signal.SIGKILL, done.stderr
         assert when.exists()
 
@@ -81,11 +83,17 @@ _ONE_OF_TWO = """
 import runpy, sys
 from pathlib import Path
 
+def name_of(task):
+    try:
+        return (task / "comm").read_text().strip()
+    except OSError:  # it has ended
+        return ""
+
 sys.argv.pop(0)
 try:
     names = runpy.run_path(sys.argv[0], run_name="__main__")  # which live as long as a script's
 finally:
-    threads = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").glob("*")]
+    threads = map(name_of, Path("/proc/self/task").glob("*"))
     left = [name for name in threads if "gloo" in name]
     assert not left, f"threads that can keep the process from ending: {left}"
 """

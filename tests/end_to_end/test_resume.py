@@ -236,7 +236,7 @@ def test_killed_while_models_work(
         command += ["--cache", str(tmp_path / "scores.db")]
     run, journal = tmp_path / "a.run", tmp_path / "a.run.journal"
     rng, size, kills = random.Random(3), 0, 0
-    while not run.exists():
+    for _ in range(20):
         process = start(*command, "-o", str(run), *(["--resume"] if journal.exists() else []))
         if kills < 2:
             wait_until_larger(journal, size, process)
@@ -244,7 +244,10 @@ def test_killed_while_models_work(
             process.kill()
         _, complaint = process.communicate(timeout=120)
         assert process.returncode in (0, -signal.SIGKILL), complaint
-        kills += 1
+        kills += process.returncode != 0
         size = size_of(journal)
-    assert kills > 1, "the process is always faster than we are"
+        if run.exists() and kills:
+            break
+        run.unlink(missing_ok=True)  # if it was faster than we are: once more from the start
+    assert kills, "the process is always faster than we are"
     assert run.read_bytes() == (tmp_path / "whole.run").read_bytes()

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -376,15 +377,19 @@ def start(path: Path, number: int) -> subprocess.Popen[str]:
 
 def test_several_processes_one_of_which_is_killed(path: Path) -> None:
     """They make the file at the same moment, and write and read the same scores."""
-    processes = [start(path, number) for number in range(4)]
-    path.with_name("go").touch()
-    victim = processes[0]
-    assert victim.stdout
-    for _ in range(5):
-        victim.stdout.readline()
-    if hasattr(signal, "SIGKILL"):
-        victim.kill()
-    said = [process.communicate(timeout=60) for process in processes]
+    with ExitStack() as running:
+        processes = []
+        for number in range(4):
+            processes.append(running.enter_context(start(path, number)))
+            running.callback(processes[-1].kill)  # if anything goes wrong here, they would wait for ever
+        path.with_name("go").touch()
+        victim = processes[0]
+        assert victim.stdout
+        for _ in range(5):
+            victim.stdout.readline()
+        if hasattr(signal, "SIGKILL"):
+            victim.kill()
+        said = [process.communicate(timeout=60) for process in processes]
     assert [process.returncode for process in processes[1:]] == [0, 0, 0], said
     done = {int(line) for out, _ in said[1:] for line in out.split()}
     with ScoreCache(path) as cache:

@@ -304,7 +304,7 @@ def test_epochs_become_steps() -> None:
 
 def test_reading_a_recipe_takes_no_torch() -> None:
     code = f"import sys, {module.__name__}; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=600).returncode == 0
 
 
 def test_a_dev_run_is_up_to_the_recipe_and_not_to_its_base(written: Any) -> None:
