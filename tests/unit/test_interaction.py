@@ -131,6 +131,17 @@ def test_a_document_shorter_than_k_and_an_empty_one():
     assert math.isfinite(model(*nothing).item())
 
 
+def test_pacrrs_figures():
+    """32 filters of 1, 2 and 3 terms, the best two of each, and CEDR's layers of 32, 32 and 1."""
+    model = PACRR(channels=13, query=4, cls=8)
+    assert [(each.in_channels, each.out_channels) for each in model.convolutions] == [(13, 32)] * 3
+    assert [each.kernel_size for each in model.convolutions] == [(1, 1), (2, 2), (3, 3)]
+    assert model.features(torch.rand(1, 13, 4, 9), *masks([1] * 4, [1] * 9)).shape == (1, 4, 3 * 2)
+    layers = [each for each in model.score if isinstance(each, torch.nn.Linear)]
+    assert [each.in_features for each in layers] == [4 * 3 * 2 + 8, 32, 32]
+    assert layers[-1].out_features == 1
+
+
 def test_pacrr_scores_terms_in_their_order():
     model = PACRR(channels=1, query=2)
     similarity = torch.rand(1, 1, 2, 5)
@@ -158,6 +169,13 @@ def test_the_cosine_of_a_vector_with_itself_is_an_exact_match():
     exact = torch.diagonal(cosines(vectors, vectors), dim1=1, dim2=2)[:, None, None]
     counts = log_counts(exact, torch.ones(1, 200).bool(), 11)[0, 0, 0]
     assert counts[10].item() == pytest.approx(math.log(201))
+
+
+def test_drmms_figures():
+    """11 bins a matrix, and CEDR's layers of 5 and 1."""
+    first, _, last = DRMM(channels=13, cls=8).score
+    assert (first.in_features, first.out_features) == (13 * 11 + 8, 5)
+    assert (last.in_features, last.out_features) == (5, 1)
 
 
 def test_drmm_sums_the_scores_of_its_terms():

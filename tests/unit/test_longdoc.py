@@ -23,6 +23,7 @@ from tamis.rank.combine import Interpolate  # noqa: E402
 from tamis.rank.given import Documents  # noqa: E402
 from tamis.rank.longdoc import Cedr, Parade  # noqa: E402
 from tamis.ranking import Ranking, ScoreKind  # noqa: E402
+from tamis.text.segment import even_chunks  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -67,9 +68,18 @@ def test_chunks_are_as_even_as_possible():
     assert [list(map(len, each)) for each in passages(made(plan, text(9), text(4), text(5), text(16)))] == [
         [3, 3, 3],
         [4],
-        [2, 3],
+        [3, 2],
         [4, 4, 4, 4],
     ]
+
+
+def test_chunks_are_those_of_stages_with_even_ones():
+    """CEDR and `unit=even` cut alike: the longer chunks come first."""
+    plan = LongDoc("cedr-knrm", sequence=8)
+    for count in range(1, 60):
+        (found,) = passages(made(plan, text(count)))
+        whole = text(count)
+        assert found == [whole[start:stop] for start, stop in even_chunks(count, 4)]
 
 
 @pytest.mark.parametrize("kind", ["parade-max", "cedr-knrm", "knrm"])

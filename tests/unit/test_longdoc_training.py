@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -283,6 +284,21 @@ def test_rounds_pair_a_passage_of_each_document(folder: Path) -> None:
         assert batch.labels.tolist() == [1.0, 0.0] * rounds
         assert batch.ends.tolist() == list(range(0, 2 * rounds + 1, 2))
     assert len(sizes) > 1
+
+
+def test_rounds_pair_any_passage_of_one_document_with_any_of_another(folder: Path) -> None:
+    """At random: that the first of one always met the first of another would be no comparison of the rest."""
+    texts, window, stride = data().documents.ids, 8, 6
+    starts = [document * 30 + number * stride for document in (0, 1) for number in range(4)]
+    passages = {tuple(texts[start : start + window].tolist()): start for start in starts}
+    met = set()
+    for batch in kept(folder, 1.0, seeds=60):
+        ends = batch.inputs.ends
+        own = [batch.inputs.ids[a + 3 : b - 1].tolist() for a, b in pairwise(ends)]  # behind [CLS] q [SEP]
+        found = [passages[tuple(each)] for each in own]
+        assert sorted(found) == sorted(starts)  # each once
+        met |= set(zip(found[0::2], found[1::2], strict=True))
+    assert met == {(one, other) for one in starts[:4] for other in starts[4:]}
 
 
 def test_maxp_is_trained_on_what_it_ranks_by(folder: Path) -> None:

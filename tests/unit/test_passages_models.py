@@ -124,6 +124,22 @@ def test_convolutions_halve_four_times():
     assert many.item() == pytest.approx((left[0] + 2) + (alone + 2))
 
 
+def test_convolutions_and_their_network_pass_on_nothing_below_zero():
+    cnn = Convolutional(1)
+    with torch.no_grad():
+        for convolution in cnn.convolutions:
+            convolution.weight.fill_(1.0)
+            convolution.bias.fill_(0.25)
+        for parameter in cnn.score.parameters():
+            parameter.fill_(1.0)
+    passage = torch.tensor([[[-3.0]]])
+    # -3 + .25 becomes 0, and the other three layers add .25 each
+    assert cnn(passage, mask([1])).item() == pytest.approx(0.75 + 1 + 1)
+    with torch.no_grad():
+        cnn.score[0].weight.fill_(-2.0)
+    assert cnn(passage, mask([1])).item() == pytest.approx(0.0 + 1)  # hidden -2 x + 1 is below 0
+
+
 def test_what_is_left_of_no_passages_has_no_score():
     cnn = Convolutional(4)
     passages = torch.randn(1, 20, 4)  # of which 16 and 4 become one each
@@ -136,6 +152,7 @@ def test_the_transformer_reads_cls_first_and_its_own_positions():
     cls = torch.randn(4)
     model = Transformer(config, cls, passages=3).eval()
     assert torch.equal(model.cls.detach(), cls)
+    assert len(model.layers) == 2  # of the paper, whatever the encoder has
     passages = torch.randn(1, 2, 4)
     x = torch.cat([cls[None, None], passages], 1) + model.positions[:3]
     for layer in model.layers:  # by torch's own attention, one head at a time
@@ -177,6 +194,10 @@ def test_birch_passage():
 
 def test_pcgm_reads_gain_by_gain():
     model = CumulativeGain(2, gains=3)
+    with torch.no_grad():
+        model.gain.bias.copy_(
+            torch.tensor([0.0, 5.0, 0.0])
+        )  # so that the first gain is not the one of nothing
     passages = torch.randn(1, 3, 2)
     state, before = (torch.zeros(1, 2), torch.zeros(1, 2)), 0
     for step in range(2):  # the third is masked
@@ -184,6 +205,7 @@ def test_pcgm_reads_gain_by_gain():
         state = model.cell(entry, state)
         chances = model.gain(state[0]).softmax(1)[0].tolist()
         before = int(np.argmax(chances))
+        assert before == 1
     expected = chances[1] + 2 * chances[2]
     assert model(passages, mask([1, 1, 0])).item() == pytest.approx(expected, rel=1e-6)
 
@@ -243,7 +265,7 @@ def test_vanilla_averages_cls_over_even_chunks(start):
     inputs = documents(model, lengths=(7,))
     text = [token for token in inputs.ids.tolist() if token not in (cls, sep, 7, 8, 9)]
     vectors = []
-    for chunk in (text[:3], text[3:]):  # as even as possible
+    for chunk in (text[:4], text[4:]):  # as even as possible, the longer first
         ids = [cls, 7, 8, 9, sep, *chunk, sep]
         segments = torch.tensor([[0] * 5 + [1] * (len(ids) - 5)])
         vectors.append(

@@ -386,7 +386,8 @@ def test_the_stage_reads_as_the_model_was_trained(made: Path, tmp_path: Path) ->
         ("cedr-knrm", "cedr(model={model})"),
         (
             "maxp",
-            "maxp(mono(model={model}, query_limit=4, limit=16), window=8, stride=6, unit=tokens, passages=3)",
+            "maxp(mono(model={model}, query_limit=4, limit=16), window=8, stride=6, unit=tokens, title=once, "
+            "passages=3)",
         ),
     ):
         plan = f'[longdoc]\nkind = "{kind}"\nwindow = 8\nstride = 6\nquery = 4\nsequence = 16\npassages = 3'

@@ -3,6 +3,7 @@ its groups are."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'tamis[torch]'")
 
+from tamis.models.long_plan import LongDoc  # noqa: E402
 from tamis.models.templates import Tokenised  # noqa: E402
+from tamis.train.longdoc import LongTask  # noqa: E402
+from tamis.train.longdoc import open_start as open_long_start  # noqa: E402
+from tamis.train.longdoc_recipe import LongRecipe  # noqa: E402
 from tamis.train.loop import RankingTask, open_start  # noqa: E402
 from tamis.train.recipe import Data, Examples, Limits, Loss, Model, Optimiser, Recipe, Run  # noqa: E402
 from tamis.train.sets import Group, Judged, TrainingSet  # noqa: E402
@@ -69,11 +74,15 @@ def learned(
         Limits(8, 48),
     )
     task = RankingTask(recipe, open_start(recipe), Drawn(stream, ""), device="cpu")
-    module = task.module.double()
+    task.module.double()
+    return taught(task, world)
+
+
+def taught(task: RankingTask | LongTask, world: int) -> tuple[int, float, Any]:
     parts = [part for rank in range(world) for part in task.parts(0, rank, world)]
-    losses = [module(part.batch) * part.share / world for part in parts]
+    losses = [task.module(part.batch) * part.share / world for part in parts]
     torch.stack(losses).sum().backward()
-    gradient = torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None])
+    gradient = torch.cat([p.grad.flatten() for p in task.module.parameters() if p.grad is not None])
     return len(parts), sum(loss.item() for loss in losses), gradient
 
 
@@ -97,6 +106,70 @@ def test_a_split_step_is_the_whole_one(loss: Loss, kind: Any, folder: Path) -> N
         assert several > 1
         assert same == pytest.approx(value, rel=1e-6), split
         assert torch.allclose(found, gradient, rtol=1e-5, atol=1e-8 * float(gradient.abs().max())), split
+
+
+def learned_of_documents(
+    folder: Path,
+    loss: Loss,
+    kind: Any,
+    gains: Path | None,
+    *,
+    accumulate: int = 1,
+    tokens: int = 10**6,
+    world: int = 1,
+) -> tuple[int, float, Any]:
+    data, groups = made()
+    size = len(groups) // accumulate
+    stream = Stream(lambda number: Batch(data, groups[number * size : (number + 1) * size]), 1)
+    recipe = LongRecipe(
+        Model(str(folder)),
+        (Data(set="unused"),),
+        Optimiser(steps=1, dropout=0.0, accumulate=accumulate),
+        Run(batch=size, tokens=tokens),
+        Examples("grouped", group=7),
+        loss,
+        longdoc=LongDoc(kind, window=8, stride=6, passages=5, sequence=16, query=4, tokens=40, keep=0.5),
+        gains=None if gains is None else str(gains),
+    )
+    start = open_long_start(recipe.model, recipe.longdoc, 0)
+    return taught(LongTask(recipe, start, Drawn(stream, "", sets=[data]), device="cpu"), world)
+
+
+@pytest.mark.parametrize("kind", ["parade-max", "maxp", "pcgm"])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        Loss("pointwise", alpha=0.5),
+        Loss("logit_mse_ce", alpha=0.5),
+        Loss("hinge", margin=3.0),
+        Loss("softmax"),
+        Loss("margin_mse", labels=0.5),
+        Loss("kl", labels=0.5),
+    ],
+    ids=lambda loss: loss.name,
+)
+def test_a_split_step_of_documents_is_the_whole_one(
+    loss: Loss, kind: Any, folder: Path, tmp_path: Path
+) -> None:
+    """Of PCGM gains are known for some groups, and for one more than for another."""
+    gains = None
+    if kind == "pcgm":
+        gains, (_, groups) = tmp_path / "gains.jsonl", made()
+        of = [
+            (query, document) for query, few in ((0, 1), (3, 3)) for document in groups[query].documents[:few]
+        ]
+        lines = [{"query": f"q{query}", "document": f"d{document}", "gains": [1]} for query, document in of]
+        gains.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    parts, value, gradient = learned_of_documents(folder, loss, kind, gains)
+    assert parts == 1 and gradient.abs().max() > 0
+    splits: list[dict[str, int]] = [{"tokens": 60}, {"world": 2}, {"world": 4, "tokens": 60}]
+    if kind != "maxp":  # whose passages are drawn by the number of the batch
+        splits += [{"accumulate": 2}, {"accumulate": 4, "tokens": 60}]
+    for split in splits:
+        several, same, found = learned_of_documents(folder, loss, kind, gains, **split)
+        assert several > 1
+        assert same == pytest.approx(value, rel=1e-5), split
+        assert torch.allclose(found, gradient, rtol=1e-3, atol=1e-5 * float(gradient.abs().max())), split
 
 
 def test_a_processor_takes_a_large_batch_in_parts(folder: Path) -> None:

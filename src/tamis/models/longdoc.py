@@ -91,17 +91,17 @@ class _Spans(NamedTuple):
 
 
 def _even(lengths: Array, rooms: Array) -> _Spans:
-    """The fewest chunks that fit, their lengths no more than one apart.
+    """The fewest chunks that fit, their lengths no more than one apart: `even_chunks` of many documents.
 
     >>> _even(np.array([7, 0]), np.array([3, 3])).counts.tolist()
-    [2, 2, 3, 0]
+    [3, 2, 2, 0]
     """
     several = np.maximum(-(-lengths // rooms), 1)
     own = np.repeat(np.arange(len(lengths)), several)
     number = _count_up(several)
-    starts = number * lengths[own] // several[own]
-    stops = (number + 1) * lengths[own] // several[own]
-    return _Spans(own, starts, stops - starts, number)
+    size, longer = np.divmod(lengths, several)
+    starts = number * size[own] + np.minimum(number, longer[own])
+    return _Spans(own, starts, size[own] + (number < longer[own]), number)
 
 
 def _windows(lengths: Array, rooms: Array, plan: LongDoc, seed: int) -> _Spans:

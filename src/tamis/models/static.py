@@ -81,9 +81,10 @@ def static_model(
     if not plan.static:
         raise InputError(f"a {plan.kind} model needs an encoder", remedy="use knrm, pacrr or drmm")
     names, matrix = read_vectors(vectors, words)
-    names = [name for name in names if name not in _SPECIAL]
-    rows = np.concatenate([np.zeros((len(_SPECIAL), matrix.shape[1]), np.float32), matrix[: len(names)]])
-    tokenizer = _write_tokenizer(Path(folder), names)
+    # a file may have vectors of its own for these, which are no words here
+    kept = [row for row, name in enumerate(names) if name not in _SPECIAL]
+    rows = np.concatenate([np.zeros((len(_SPECIAL), matrix.shape[1]), np.float32), matrix[kept]])
+    tokenizer = _write_tokenizer(Path(folder), [names[row] for row in kept])
     model = Static(plan, tokenizer.special, torch.from_numpy(rows), new_head(plan, seed=seed)).eval()
     made = LongCheckpoint(Path(folder), model, tokenizer, None, "")
     save_long(made, folder)

@@ -22,7 +22,7 @@ from tamis.infer.cross_encoder import Tally
 from tamis.rank.combine import Interpolation, normalised
 from tamis.rank.mono import Mono
 from tamis.rank.passage import PassageReranker, Scored
-from tamis.rank.reading import Cutting, Unit, Wanted
+from tamis.rank.reading import Cutting, Title, Unit, Wanted
 from tamis.rank.reranker import shown
 from tamis.ranking import Ranking, ScoreKind, Span
 from tamis.retrieve.index import Index
@@ -114,7 +114,7 @@ class Birch(PassageReranker):
         unit: Unit = "sentences",
         window: int | None = None,
         stride: int | None = None,
-        title: bool = False,
+        title: Title = False,
         passages: int | None = None,
         keep: Keep = "first",
         seed: int = 0,

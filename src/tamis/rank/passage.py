@@ -27,7 +27,7 @@ from tamis.expression import Call, Value
 from tamis.models import templates
 from tamis.models.templates import Inputs, Tokenised, Truncation
 from tamis.rank.mono import Mono
-from tamis.rank.reading import Cutting, Read, Reader, Unit, Wanted
+from tamis.rank.reading import Cutting, Read, Reader, Title, Unit, Wanted
 from tamis.rank.reranker import Reranker, shown
 from tamis.ranking import Ranking, ScoreKind, Span, best_first
 from tamis.text.segment import Keep, Passage
@@ -206,8 +206,8 @@ class PassageReranker(Reranker):
             if all(stop <= other.start or other.stop <= start for other in taken):
                 best.append(number)
         places: Sequence[Passage] = [scored.passages[number] for number in best]
-        if self.reader.in_tokens and ranking.texts is not None:
-            places = self.reader.characters(ranking.texts.document(identity).text, places)
+        if not self.reader.in_text and ranking.texts is not None:
+            places = self.reader.characters(ranking.texts.document(identity), places)
         scores = shown(scored.margins[best], self.stage.kind).tolist()
         return tuple(Span(*place, score) for place, score in zip(places, scores, strict=True))
 
@@ -248,7 +248,7 @@ class PassageStage(PassageReranker):
         window: int | None = None,
         stride: int | None = None,
         unit: Unit = "words",
-        title: bool = True,
+        title: Title = True,
         passages: int | None = PASSAGES,
         keep: Keep = "first",
         seed: int = 0,
@@ -312,7 +312,7 @@ class FirstP(PassageStage):
         window: int | None = None,
         stride: int | None = None,
         unit: Unit = "words",
-        title: bool = True,
+        title: Title = True,
         evidence: int = 3,
     ) -> None:
         super().__init__(stage, window, stride, unit, title, passages=1, evidence=evidence)
@@ -372,7 +372,7 @@ class KMaxP(PassageStage):
         window: int | None = None,
         stride: int | None = None,
         unit: Unit = "words",
-        title: bool = True,
+        title: Title = True,
         passages: int | None = PASSAGES,
         keep: Keep = "first",
         seed: int = 0,

@@ -37,6 +37,7 @@ from tamis.text.segment import (
 )
 
 Unit = Literal["words", "tokens", "sentences", "even"]
+Title = bool | Literal["once"]
 Wanted = Callable[[str], bool]
 
 # The papers' windows and strides: MaxP, PARADE, Birch. Even chunks are as long as the model allows.
@@ -54,14 +55,16 @@ class Cutting:
 
     `unit` is what windows are counted in, `window` and `stride` their size: 150 and 75 words, 225 and 200
     tokens, or single sentences; `even` chunks have at most `window` tokens, or as many as the model reads.
-    `title` puts the document's title before each passage. Of a document with more than so many `passages`,
-    the first are read, or with `keep="sampled"` the first, the last and a choice of the others.
+    `title` puts the document's title before each passage, or with "once" before the text, so that the first
+    passage begins with it: as models that are trained on documents read them. Of a document with more than so
+    many `passages`, the first are read, or with `keep="sampled"` the first, the last and a choice of the
+    others.
     """
 
     unit: Unit = "words"
     window: int | None = None
     stride: int | None = None
-    title: bool = True
+    title: Title = True
     passages: int | None = None
     keep: Keep = "first"
     seed: int = 0
@@ -71,6 +74,8 @@ class Cutting:
             raise InputError(f"passages of {self.unit!r}", remedy=f"use {', '.join(get_args(Unit))}")
         if self.unit == "even" and self.stride is not None:
             raise InputError("even chunks with a stride", remedy="leave it out: they do not overlap")
+        if self.title not in (True, False, "once"):
+            raise InputError(f"a title {self.title!r}", remedy="use true, false or once")
         check_windows(*self.sizes)
         check_kept(self.passages, self.keep)
 
@@ -108,7 +113,7 @@ class Cutting:
 class Read(NamedTuple):
     """A document's passages: their places, and what the model reads of each."""
 
-    passages: Sequence[Passage]  # of characters, or with unit=tokens and unit=even of tokens
+    passages: Sequence[Passage]  # of what is read: see `Reader.in_text`
     tokens: Tokenised
     lost: int  # how many words (or tokens) are in no passage
 
@@ -131,19 +136,36 @@ class Reader:
         """Some documents of a ranking; of their passages (of characters) those that are `wanted`. `room` is
         for windows of tokens, where the query leaves more than the longest would."""
         part = replace(ranking, ids=ids, scores=np.zeros(len(ids)))
-        documents = part.documents()
+        documents = list(map(self._read_as, part.documents()))
         if not self.in_tokens:
             return self._of_characters(documents, wanted)
         tokens = texts_of(part, self.tokenizer, limit=COUNTED)
         room = self.room if room is None else room
         return [self._of_tokens(document, tokens.take([n]), room) for n, document in enumerate(documents)]
 
-    def characters(self, text: str, passages: Sequence[Passage]) -> Sequence[Passage]:
-        """Where passages stand in a document's text."""
-        if not self.in_tokens or not passages:
+    @property
+    def in_text(self) -> bool:
+        """Whether passages are characters of a document's text: not those of tokens, nor those of a text that
+        begins with its title."""
+        return not self.in_tokens and self.cutting.title != "once"
+
+    def characters(self, document: Document, passages: Sequence[Passage]) -> Sequence[Passage]:
+        """Where passages stand in a document's text. Of one that is in its title alone, nothing does."""
+        if self.in_text or not passages:
             return passages
-        _, starts, stops = token_places(text, self.tokenizer, max(stop for _, stop in passages))
-        return [Passage(int(starts[a]), int(stops[b - 1])) if a < b else Passage(0, 0) for a, b in passages]
+        text = self._read_as(document).text
+        if self.in_tokens:
+            _, starts, stops = token_places(text, self.tokenizer, max(stop for _, stop in passages))
+            passages = [
+                Passage(int(starts[a]), int(stops[b - 1])) if a < b else Passage(0, 0) for a, b in passages
+            ]
+        before = len(text) - len(document.text)
+        return [Passage(max(start - before, 0), max(stop - before, 0)) for start, stop in passages]
+
+    def _read_as(self, document: Document) -> Document:
+        if self.cutting.title != "once":
+            return document
+        return replace(document, title="", text=document.contents)
 
     def _of_characters(self, documents: Sequence[Document], wanted: Wanted | None) -> list[Read]:
         headed = [replace(document, title=self._heading(document)) for document in documents]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import xxhash
 
 from tamis.columns import Array
 from tamis.documents import Query
@@ -24,6 +25,7 @@ from tamis.rank.given import Corpus, Documents
 from tamis.ranking import Ranking, Run, ScoreKind
 from tamis.retrieve.index import Index
 from tamis.train.batch import QUERY_LIMIT
+from tamis.train.masked import digest
 from tamis.train.recipe import Dev, Limits
 
 K1 = 20  # candidates that duo settles: 380 inferences a query
@@ -49,6 +51,15 @@ class DevRun:
         run = {ranking.query.id: ranking for ranking in ranked}
         (value,) = evaluate(self.qrels, run, [self.measure]).mean.values()
         return value
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with what decides which weights are the best: the candidates, what the model reads of them
+        and of their queries, and the judgments."""
+        given = [(ranking.query.id, tuple(ranking.ids)) for ranking in self.rankings]
+        judged = [(qid, sorted(grades.items())) for qid, grades in sorted(self.qrels.items())]
+        read = digest(self.inputs.ids, self.inputs.segments, self.inputs.ends, self.ends)
+        return str(xxhash.xxh3_128_hexdigest(f"{given} {judged} {self.measure} {read}".encode()))
 
     def first(self) -> float:
         """The measure of the candidates as they came."""

@@ -36,21 +36,26 @@ from tamis.errors import CorruptError, InputError
 from tamis.evaluate.folds import Fold, make_folds, read_folds, write_folds
 from tamis.expression import calls, parse
 from tamis.files import atomic_write, open_bytes, read_text, storage_errors
-from tamis.formats import Qrels, read_qrels, read_queries
+from tamis.formats import Qrels, read_corpus, read_qrels, read_queries
+from tamis.formats.irds import dataset_name
 from tamis.infer.runtime import Device, Runtime
 from tamis.rank.given import GivenRun
 from tamis.ranking import Ranking, Run
+from tamis.retrieve.index import Index
 from tamis.stage import Stage
 from tamis.stages import SEARCHING, build
 from tamis.train.batch import QUERY_LIMIT
 from tamis.train.dev import texts_of_candidates
 from tamis.train.fit import Result
+from tamis.train.longdoc import open_start as open_long_start
 from tamis.train.longdoc import train_by_recipe as train_long_by_recipe
+from tamis.train.longdoc_data import gains_fingerprint, read_gains
 from tamis.train.longdoc_recipe import LongRecipe
-from tamis.train.loop import train_by_recipe
+from tamis.train.loop import open_start, train_by_recipe
 from tamis.train.processes import Processes, own_device
 from tamis.train.recipe import Data, Dev, Folds, Recipe, in_pairs
 from tamis.train.state import has_state
+from tamis.train.triples import file_fingerprint
 from tamis.train.watch import Watch
 
 FOLDS, DONE, RUN = "folds.json", "done.json", "test.run"
@@ -94,10 +99,12 @@ def train_folds(
             with storage_errors(out):
                 out.mkdir(parents=True, exist_ok=True)
             write_folds(out / FOLDS, folds)
-        results = []
+        results, contents = [], _Contents()
         for number, (fold, folder) in enumerate(zip(folds, folders, strict=True), start=1):
             told = _OfFold(watch, f"Fold {number} of {len(folds)}")
-            results.append(_trained(fold_recipe(recipe, fold), folder, device, resume, told, processes.first))
+            mine = fold_recipe(recipe, fold)
+            digest = _digest(mine, contents)
+            results.append(_trained(mine, digest, folder, device, resume, told, processes.first))
     run = out / RUN
     if processes.first:
         pipelines = [template.replace("{model}", json.dumps(str(result.model))) for result in results]
@@ -234,8 +241,9 @@ def _check_out(out: Path, folders: Sequence[Path], folds: Sequence[Fold], resume
         )
 
 
-def _trained(recipe: Recipe, folder: Path, device: str, resume: bool, watch: Watch, first: bool) -> Result:
-    digest = _digest(recipe)
+def _trained(
+    recipe: Recipe, digest: str, folder: Path, device: str, resume: bool, watch: Watch, first: bool
+) -> Result:
     if (done := _read_done(folder)) is not None:
         before, result = done
         if before != digest:
@@ -270,21 +278,79 @@ def _read_done(folder: Path) -> tuple[str, Result] | None:
         raise CorruptError(f"{path} is damaged", remedy="delete it: --resume writes it again") from None
 
 
-def _digest(recipe: Recipe) -> str:
-    """Of the recipe, with the queries that it is cut to, and of what it learns from: of the judgments only
-    those that it sees."""
-    seen = xxhash.xxh3_128(repr(recipe).encode())
+class _Contents:
+    """What is in files, as digests: each is read once, however many folds learn from it."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], str] = {}
+
+    def start(self, recipe: Recipe) -> str:
+        """Of the model that training starts from, weights and all."""
+        return self._once("start", recipe.model.start, lambda _: _start_fingerprint(recipe))
+
+    def file(self, path: str) -> str:
+        return self._once("file", path, _file_digest)
+
+    def corpus(self, path: str) -> str:
+        return self._once("corpus", path, _corpus_digest)
+
+    def _once(self, kind: str, name: str, made: Callable[[str], str]) -> str:
+        if (kind, name) not in self._known:
+            self._known[kind, name] = made(name)
+        return self._known[kind, name]
+
+
+def _start_fingerprint(recipe: Recipe) -> str:
+    if isinstance(recipe, LongRecipe):
+        return open_long_start(recipe.model, recipe.longdoc, recipe.run.seed).fingerprint
+    return open_start(recipe).fingerprint
+
+
+def _file_digest(path: str) -> str:
+    if dataset_name(path) is not None:  # of ir_datasets, where a name has one content
+        return path
+    seen = xxhash.xxh3_128()
+    with open_bytes(path) as file:
+        while some := file.read(1 << 20):
+            seen.update(some)
+    return str(seen.hexdigest())
+
+
+def _corpus_digest(path: str) -> str:
+    if (Path(path) / "manifest.json").is_file():
+        return Index.open(path).fingerprint
+    if not Path(path).is_dir():
+        return _file_digest(path)
+    seen = xxhash.xxh3_128()
+    for document in read_corpus(path):  # which alone knows the files of a folder that are read
+        seen.update(repr((document.id, document.contents)).encode())
+    return str(seen.hexdigest())
+
+
+def _digest(recipe: Recipe, contents: _Contents) -> str:
+    """Of the recipe, with the queries that it is cut to, of its start and of what it learns from: of the
+    judgments and gains only those that it sees. To make the task and ask for its identity would mean to read
+    and tokenise all of it again, for folds that are done too."""
+    seen = xxhash.xxh3_128(f"{recipe!r} {contents.start(recipe)}".encode())
     sources: list[Data | Dev] = [*recipe.data, *([recipe.dev] if recipe.dev else [])]
     for each in sources:
-        for path in (each.queries, each.run, getattr(each, "teacher", None)):
-            if path is not None:
-                with open_bytes(path) as file:
-                    while some := file.read(1 << 20):
-                        seen.update(some)
+        found = [contents.corpus(path) for path in each.corpus]
+        files = (each.queries, each.run, getattr(each, "teacher", None))
+        found += [contents.file(path) for path in files if path is not None]
+        if isinstance(each, Data) and each.set is not None:
+            found.append(contents.file(str(Path(each.set) / "set.json")))
+        if isinstance(each, Data) and each.triples is not None:
+            found.append(file_fingerprint(each.triples))
+        seen.update(" ".join(found).encode())
         if each.qrels is not None:
             judged = read_qrels(each.qrels)
             wanted = sorted(judged if each.only is None else judged.keys() & set(each.only))
             seen.update(repr([(qid, sorted(judged[qid].items())) for qid in wanted]).encode())
+    if isinstance(recipe, LongRecipe) and recipe.gains is not None:
+        gains = read_gains(recipe.gains, recipe.longdoc.gains)
+        asked = [qid for each in recipe.data for qid in each.only or ()]
+        whole = any(each.only is None for each in recipe.data)
+        seen.update(gains_fingerprint(gains, None if whole else frozenset(asked)).encode())
     return str(seen.hexdigest())
 
 
@@ -324,8 +390,8 @@ def pipeline_of(recipe: Recipe) -> str:
         plan = recipe.longdoc
         if plan.kind == "maxp":
             mono = f"mono(model={{model}}, query_limit={plan.query}, limit={plan.sequence})"
-            cut = f"window={plan.window}, stride={plan.stride}, unit=tokens, passages={plan.passages}"
-            return f"maxp({mono}, {cut})"
+            cut = f"window={plan.window}, stride={plan.stride}, unit=tokens, title=once"
+            return f"maxp({mono}, {cut}, passages={plan.passages})"
         return "cedr(model={model})" if plan.even else "parade(model={model})"
     if in_pairs(recipe):
         return "duo(model={model})"

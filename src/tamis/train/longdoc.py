@@ -30,12 +30,13 @@ from tamis.models.passages import Encoded, LongModel, OfScores, OfVectors
 from tamis.models.templates import Inputs
 from tamis.train.dev import DevRun, open_dev
 from tamis.train.fit import Part, Progress, Result, fit
-from tamis.train.longdoc_data import LongBatch, Reading, join, read_gains
+from tamis.train.longdoc_data import LongBatch, Reading, gains_fingerprint, part, read_gains
 from tamis.train.longdoc_recipe import LongRecipe
-from tamis.train.loop import Names, at_once, dev_every, identity, own_places, shown, split_groups
+from tamis.train.loop import Names, at_once, beside, dev_every, identity, own_places, shown, split_groups
 from tamis.train.processes import own_device
 from tamis.train.ranking_loss import ranking_loss
 from tamis.train.recipe import Dev, Limits, Loss, Model, in_steps
+from tamis.train.sets import Group, TrainingSet
 from tamis.train.sources import Examples, read_examples
 from tamis.train.start import load_start
 from tamis.train.state import require_new
@@ -142,7 +143,7 @@ class LongRanker(nn.Module):
         with torch.autocast(passages.device.type, enabled=False):
             logits = head.logits(passages)
             learned = gain_loss(logits, torch.from_numpy(batch.gains).to(passages.device))
-            return ranking_loss(head.score(logits, mask), batch, self.loss) + learned
+            return ranking_loss(head.score(logits, mask), batch, self.loss) + batch.known * learned
 
 
 class LongTask:
@@ -156,7 +157,7 @@ class LongTask:
         dev: DevRun | None = None,
         device: str = "auto",
     ) -> None:
-        self.recipe, self.start, self.examples, self.dev = recipe, start, examples, dev
+        self.recipe, self.start, self.dev = recipe, start, dev
         model = deepcopy(start.model)
         backend = LongBackend(replace(start, model=deepcopy(model)), device, recipe.run.precision)
         self.device, self.precision = backend.device, backend.precision
@@ -171,6 +172,10 @@ class LongTask:
         self.reading = Reading(plan, start.tokenizer.special, model.config, in_rounds, gains)
         if gains is not None and examples.sets is not None:
             self.reading.check_gains(examples.sets)
+        others = [] if dev is None else [dev.fingerprint]
+        if gains is not None:
+            others.append(gains_fingerprint(gains, _asked(examples)))
+        self.examples = beside(examples, *others)
 
     @property
     def identity(self) -> str:
@@ -178,24 +183,31 @@ class LongTask:
 
     def parts(self, step: int, rank: int, world: int) -> Sequence[Part]:
         """This process's share of the step's groups, cut where the device cannot take them at once."""
-        found: list[Part] = []
         per_step = self.recipe.optimiser.accumulate
-        for number in range(step * per_step, (step + 1) * per_step):
-            data, groups = self.examples.stream.batch(number)
-            places = own_places(len(groups), rank, world)
-            own = [groups[place] for place in places]
-            made = [
-                self.reading.batch(group, data, _seed(self.recipe.run.seed, number, place))
-                for place, group in zip(places, own, strict=True)
-            ]
-            tokens = np.array([len(batch.inputs.ids) for batch in made])
+        numbers = range(step * per_step, (step + 1) * per_step)
+        drawn = [self.examples.stream.batch(number) for number in numbers]
+        shares = [own_places(len(groups), rank, world) for _, groups in drawn]
+        # those of other processes too: how much a part counts depends on which passages they read
+        made = [self._read(number, *batch) for number, batch in zip(numbers, drawn, strict=True)]
+        every = [batch for batches in made for batch in batches]
+        found: list[Part] = []
+        for (data, groups), own, batches in zip(drawn, shares, made, strict=True):
+            tokens = np.array([len(batches[place].inputs.ids) for place in own])
             for some in split_groups(tokens, at_once(self.recipe.run, self.device)):
-                batch = join([made[i] for i in some])
+                places = [own[number] for number in some]
+                batch = part([batches[place] for place in places], every)
                 # of the mean over all processes, which is what gradients become
-                share = len(some) * world / len(groups) / per_step
-                names = Names(data, [own[i] for i in some])
+                share = len(places) * world / len(every)
+                names = Names(data, [groups[place] for place in places])
                 found.append(Part(batch, len(batch.inputs), share, names))
         return found
+
+    def _read(self, number: int, data: TrainingSet, groups: Sequence[Group]) -> list[LongBatch]:
+        """The groups of a batch, each by itself."""
+        seed = self.recipe.run.seed
+        return [
+            self.reading.batch(group, data, _seed(seed, number, place)) for place, group in enumerate(groups)
+        ]
 
     def trained(self) -> LongCheckpoint:
         """The weights as they are now, apart from those that go on learning."""
@@ -213,6 +225,13 @@ class LongTask:
         """By the backend that will rank with the model."""
         assert self.dev is not None
         return self.dev.score(LongBackend(self.trained(), str(self.device), self.precision))
+
+
+def _asked(examples: Examples) -> set[str] | None:
+    """The queries that are learned from; None where that is not known."""
+    if examples.sets is None:
+        return None
+    return {query for data in examples.sets for query in data.query_ids}
 
 
 def _seed(*numbers: int) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import xxhash
 
 from tamis.columns import Array
 from tamis.errors import InputError
@@ -17,7 +18,7 @@ from tamis.models.config import EncoderConfig
 from tamis.models.long_plan import LongDoc
 from tamis.models.longdoc import Layout, Read, read
 from tamis.models.templates import Inputs, Special
-from tamis.train.batch import RankingBatch
+from tamis.train.batch import RankingBatch, portion
 from tamis.train.sets import Group, TrainingSet, ends_of
 
 Gains = Mapping[tuple[str, str], Array]  # by query and document: the gain after each passage
@@ -28,9 +29,10 @@ _FIRST = 0  # the number of the passage that is always kept
 @dataclass(frozen=True, slots=True)
 class LongBatch(RankingBatch):
     """A batch whose inputs are documents, or for MaxP passages. `gains` are those that are known of each
-    document's passages, -1 where one is not."""
+    document's passages, -1 where one is not; `known` is their portion (see `Portion`)."""
 
     gains: Array | None = None  # int64[documents, passages]
+    known: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,36 @@ def join(batches: Sequence[LongBatch]) -> LongBatch:
     )
 
 
+def part(some: Sequence[LongBatch], every: Sequence[LongBatch]) -> LongBatch:
+    """Some groups of a step as one batch, which counts as much as they do among every group of it: a step
+    that is split learns what it would learn whole (see `portion`).
+
+    >>> one = Inputs(np.zeros(2, np.int32), np.zeros(2, np.uint8), np.arange(3))
+    >>> pair = LongBatch(one, np.array([0, 2]), np.array([1, 0]), None, np.ones(1, np.float32))
+    >>> known = replace(pair, gains=np.array([[0, 1], [-1, -1]]))
+    >>> unknown = replace(pair, gains=np.array([[-1], [-1]]))
+    >>> [part([each], [known, unknown]).known for each in (known, unknown)]
+    [2.0, 0.0]
+    """
+    mine, all_of_them = _count_known(some), _count_known(every)
+    known = mine * len(every) / (all_of_them * len(some)) if all_of_them else 1.0
+    return replace(join(some), portion=portion(_rounds(some), _rounds(every)), known=known)
+
+
+def _count_known(batches: Sequence[LongBatch]) -> int:
+    return sum(int(np.count_nonzero(each.gains >= 0)) for each in batches if each.gains is not None)
+
+
+def _rounds(batches: Sequence[LongBatch]) -> list[Group]:
+    """What a loss takes for the groups of these batches: of MaxP their rounds, of all others they
+    themselves. (`join` sees to it that the rounds of a group together weigh as one.)"""
+    return [
+        Group(0, np.arange(stop - start), each.labels[start:stop])
+        for each in batches
+        for start, stop in _pairs(each.ends)
+    ]
+
+
 def _gains(parts: Sequence[Array]) -> Array | None:
     if not parts:
         return None
@@ -184,6 +216,22 @@ def read_gains(path: str | Path, grades: int) -> Gains:
     if not found:
         raise InputError("there are no gains", remedy="give a line a document, or no file", path=path)
     return found
+
+
+def gains_fingerprint(gains: Gains, queries: Collection[str] | None = None) -> str:
+    """Changes with the gains of these queries, by default of all.
+
+    >>> gains = {("q1", "d7"): np.array([0, 1]), ("q2", "d7"): np.array([3])}
+    >>> other = {**gains, ("q2", "d7"): np.array([2])}
+    >>> gains_fingerprint(gains) == gains_fingerprint(other)
+    False
+    >>> gains_fingerprint(gains, ["q1"]) == gains_fingerprint(other, ["q1"])
+    True
+    """
+    seen = sorted(
+        (key, found.tolist()) for key, found in gains.items() if queries is None or key[0] in queries
+    )
+    return str(xxhash.xxh3_128_hexdigest(repr(seen).encode()))
 
 
 def _places(names: Sequence[str], wanted: Collection[str]) -> dict[str, int]:

@@ -178,7 +178,8 @@ class RankingTask:
         dev: DevRun | None = None,
         device: str = "auto",
     ) -> None:
-        self.recipe, self.start, self.examples, self.dev = recipe, start, examples, dev
+        self.recipe, self.start, self.dev = recipe, start, dev
+        self.examples = examples if dev is None else beside(examples, dev.fingerprint)
         self.special = open_tokenizer(start).special
         self.pairs, self.lists = in_pairs(recipe), recipe.examples.kind == "duo_lists"
         backend = TorchBackend(start, device, recipe.run.precision)
@@ -234,8 +235,15 @@ class RankingTask:
 
 def identity(recipe: Recipe, start: str, examples: Examples) -> str:
     """What a run must have in common with the one that it resumes: the recipe (as its `repr` has it: see
-    `Run`), the start and the data."""
+    `Run`), the start and the data. Of the files beside the examples the recipe knows the names alone: see
+    `beside`."""
     return str(xxhash.xxh3_128_hexdigest(f"{recipe} {start} {examples.fingerprint}".encode()))
+
+
+def beside(examples: Examples, *others: str) -> Examples:
+    """The examples with a fingerprint that is also of what else decides what comes of a training: its dev
+    run, its gains."""
+    return replace(examples, fingerprint=" ".join([examples.fingerprint, *others]))
 
 
 def own_places(groups: int, rank: int, world: int) -> range:
