@@ -379,10 +379,12 @@ class _OfFold(Watch):
 def pipeline_of(recipe: Recipe) -> str:
     """What reranks with a fold's model, as the recipe says or as its model reads; {model} is the model.
 
-    >>> from tamis.train.recipe import Limits, Model, Optimiser
+    >>> from tamis.train.recipe import Examples, Limits, Loss, Model, Optimiser
     >>> recipe = Recipe(Model("m"), (Data(set="s"),), Optimiser(steps=1), limits=Limits(32, 256))
     >>> pipeline_of(recipe)
     'mono(model={model}, query_limit=32, limit=256)'
+    >>> pipeline_of(replace(recipe, examples=Examples("duo"), loss=Loss("duo")))
+    'duo(model={model}, query_limit=32, limit=256)'
     """
     if recipe.folds is not None and recipe.folds.pipeline is not None:
         return recipe.folds.pipeline
@@ -393,10 +395,9 @@ def pipeline_of(recipe: Recipe) -> str:
             cut = f"window={plan.window}, stride={plan.stride}, unit=tokens, title=once"
             return f"maxp({mono}, {cut}, passages={plan.passages})"
         return "cedr(model={model})" if plan.even else "parade(model={model})"
-    if in_pairs(recipe):
-        return "duo(model={model})"
-    query = recipe.limits.query or QUERY_LIMIT["mono"]
-    return f"mono(model={{model}}, query_limit={query}, limit={recipe.limits.total})"
+    stage = "duo" if in_pairs(recipe) else "mono"
+    query = recipe.limits.query or QUERY_LIMIT[stage]
+    return f"{stage}(model={{model}}, query_limit={query}, limit={recipe.limits.total})"
 
 
 def _check_pipeline(template: str) -> None:
