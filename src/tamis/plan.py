@@ -111,7 +111,7 @@ def counts(stage: Stage) -> Literal["exact", "most", "least", "either"]:
     ['exact', 'most', 'least', 'either']
     """
     said = {model.counts for model in rerankers(stage)} - {"exact"}
-    if any(isinstance(part, Retriever | SDM | RM3 | IfUnsure) for part in _walk(stage)):
+    if any(isinstance(part, Retriever | SDM | RM3 | IfUnsure) for part in walk(stage)):
         said.add("most")
     return "either" if len(said) > 1 else next(iter(said), "exact")
 
@@ -122,7 +122,7 @@ def counts(stage: Stage) -> Literal["exact", "most", "least", "either"]:
 
 def rerankers(stage: Stage) -> list[Reranker]:
     """The stages with a model that a stage is made of, in their order."""
-    return [model for part in _walk(stage) if (model := _reranker(part)) is not None]
+    return [model for part in walk(stage) if (model := _reranker(part)) is not None]
 
 
 def _reranker(stage: Stage) -> Reranker | None:
@@ -131,10 +131,16 @@ def _reranker(stage: Stage) -> Reranker | None:
     return stage if module is not None and isinstance(stage, module.Reranker) else None
 
 
-def _walk(stage: Stage) -> Iterator[Stage]:
+def walk(stage: Stage) -> Iterator[Stage]:
+    """A stage, and all that it is made of.
+
+    >>> from tamis.stages import build
+    >>> [repr(each) for each in walk(build("interpolate(mono) % 5"))]
+    ['interpolate(mono) % 5', 'interpolate(mono)', 'mono']
+    """
     yield stage
     for part in stage.parts:
-        yield from _walk(part)
+        yield from walk(part)
 
 
 def work_done(stage: Stage) -> list[dict[str, Any]]:
@@ -169,7 +175,7 @@ class Calibration(NamedTuple):
 
 def sample(stage: Stage, queries: Sequence[Query]) -> list[Ranking]:
     """A few of the queries with a few candidates each: those that the pipeline's first stage has for them."""
-    firsts = (part for part in _walk(stage) if isinstance(part, Retriever | SDM | GivenRun))
+    firsts = (part for part in walk(stage) if isinstance(part, Retriever | SDM | GivenRun))
     first = next(firsts, None)
     if first is None or not queries:
         return []

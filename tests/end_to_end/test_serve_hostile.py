@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -61,6 +62,8 @@ def server(
     tiny_checkpoint(folder / "slow", layers=4, hidden=128, positions=128, seed=1)
     documents = [*islice(read_corpus(DEMO / "corpus.jsonl.gz"), 300), Document("x/../y", "dots")]
     Index.build(documents, folder / "idx")
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(folder / "pipe")  # who opens it waits
     command = [sys.executable, "-m", "tamis", "serve", "idx", "--port", "0", "--workers", "1"]
     command += ["-p", "bm25 % 5", "--model", "slow", "--queue", str(QUEUE)]
     command += ["--deadline", "60s"]  # on a machine however busy
@@ -174,6 +177,10 @@ def test_no_answer_leads_elsewhere(server: Server) -> None:
         ('fuse(bm25, bm25 >> mono(model="./slow"))', "this server has no model './slow'"),
         ('bm25 >> interpolate(mono(model="org/name"))', "this server has no model 'org/name'"),
         ('bm25 >> mono(model="\\u0000")', "this server has no model"),
+        ('bm25 >> groupwise(model="/etc/shadow")', "this server has no model '/etc/shadow'"),
+        ('bm25 >> groupwise(model="/dev/zero")', "this server has no model '/dev/zero'"),
+        ("bm25 >> interpolate(groupwise(model=pipe))", "this server has no model 'pipe'"),
+        ("bm25 >> groupwise", "this server has no model 'groupwise.json'"),
         ("bm25 >> maxp(mono(model=slow), passages=none)", "without number: give it one, as in passages=30"),
         ("bm25 >> birch(mono(model=slow))", "without number"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 from itertools import pairwise
@@ -224,6 +225,21 @@ def test_a_file_that_is_no_model(change: dict[str, object], tmp_path: Path) -> N
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         Groupwise(model=str(tmp_path / "none.json")).prepare()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="a system without named pipes")
+def test_what_is_no_regular_file(tmp_path: Path) -> None:
+    """A pipe that nobody writes to would be waited for, a device that never ends would be read."""
+    os.mkfifo(tmp_path / "pipe")
+    for path in (str(tmp_path / "pipe"), "/dev/null", "-"):
+        # in a process of its own, so that the test ends if it waits
+        code = f"from tamis.rank.groupwise import GroupwiseModel; GroupwiseModel.read({path!r})"
+        done = subprocess.run(
+            [sys.executable, "-c", code], input="", capture_output=True, text=True, timeout=60
+        )
+        assert f"{path}: is no regular file: give a file that a model was saved to" in done.stderr
+    with pytest.raises(InputError, match="is a folder: give a file"):
+        GroupwiseModel.read(tmp_path)
 
 
 # -- training

@@ -111,6 +111,7 @@ Y = ["y"]
         ("/search", {"query": "x", "k": 1.5}, f"k {NOT_WHOLE}"),
         ("/search", {"query": "x", "k": "10"}, f"k {NOT_WHOLE}"),
         ("/search", {"query": "x", "k": True}, f"k {NOT_WHOLE}"),
+        ("/search", {"query": "x", "k": None}, "k is null: send a whole number, or leave it out"),
         ("/search", {"query": "x", "k": 0}, "k is less than 1: use 1 or more"),
         ("/search", {"query": "x", "k": 10**9}, "k is more than 1,000: use 1,000 or less"),
         ("/search", {"query": "x", "k": 10**99}, "k is more than 1,000: use 1,000 or less"),
@@ -122,6 +123,7 @@ Y = ["y"]
         ("/search", {"query": "x", "pipeline": ""}, "pipeline is empty: write something"),
         ("/search", {"query": "x", "pipeline": Y}, "pipeline is not a text: send one, in quotes"),
         ("/search", {"query": "x", "trace": 1}, f"trace {NOT_BOOLEAN}"),
+        ("/search", {"query": "x", "trace": None}, "trace is null: send true or false, or leave it out"),
         ("/search", {"query": "x", "body": "y"}, f"body: {NO_FIELD}"),
         ("/search", {"query": "x", "": "y"}, f"the body: {NO_FIELD}"),
         ("/explain", {"query": "x"}, "id is missing: send it (see /openapi.json)"),
@@ -198,6 +200,50 @@ def test_a_value_that_is_wrong_is_told_with_a_remedy(
 def test_a_body_that_is_wrong_is_told_with_a_remedy(client: Any, content: bytes, words: str) -> None:
     answer = client.post("/search", content=content, headers={"content-type": "application/json"})
     assert (answer.status_code, answer.json()) == (422, {"error": words})
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b'{"query": "caf\xe9"}', "the body is not UTF-8 (byte 0xe9): send JSON as UTF-8"),
+        (b'{"query": "\xff"}', "the body is not UTF-8 (byte 0xff): send JSON as UTF-8"),
+        (
+            b'{"query": "x", "k": ' + b"9" * 5000 + b"}",
+            "the body holds a number of thousands of digits: send a shorter one",
+        ),
+        (
+            b"[" * 100_000,
+            "the body cannot be parsed: send a JSON object, not nested deeper than it must be",
+        ),
+    ],
+    ids=["latin-1", "no character", "digits", "nested"],
+)
+def test_a_body_that_cannot_be_parsed_is_told_why(client: Any, content: bytes, words: str) -> None:
+    answer = client.post("/search", content=content, headers={"content-type": "application/json"})
+    assert (answer.status_code, answer.json()) == (400, {"error": words})
+
+
+def test_the_time_that_was_too_short_is_the_one_that_was_asked_for(client: Any) -> None:
+    """And not what was left of it: of 1 ms that would be 0."""
+    body = {"query": "x", "documents": ["a sieve"] * 1000, "deadline_ms": 1}
+    answer = client.post("/rerank", json=body)
+    assert answer.status_code == 503
+    assert "would not finish within 1 ms: " in answer.json()["error"]
+
+
+def test_a_file_of_groupwise_that_a_client_names(client: Any, tmp_path: Path) -> None:
+    """Whether it is there or not, the answer is the same."""
+    (tmp_path / "there").write_text("{}")
+    for path in (tmp_path / "there", tmp_path / "not"):
+        stage = f'groupwise(model="{path}")'
+        words = f"this server has no model '{path}': use a pipeline without groupwise"
+        for where, body in (
+            ("/search", {"pipeline": f"bm25 >> {stage}"}),
+            ("/explain", {"pipeline": f"bm25 >> interpolate({stage})", "id": "d1"}),
+            ("/rerank", {"pipeline": stage, "documents": Y}),
+        ):
+            answer = client.post(where, json={"query": "x", **body})
+            assert (answer.status_code, answer.json()) == (422, {"error": words})
 
 
 def test_a_kind_of_error_that_has_no_words_has_a_remedy_too() -> None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, get_args
 
+import numpy as np
 import pytest
 
 from tamis import Document, Index
-from tamis.errors import ExpressionError, TamisError
+from tamis.errors import ExpressionError, InputError, TamisError
+from tamis.rank.groupwise import GroupwiseModel
 from tamis.serve.limits import Limits
 from tamis.serve.models import stage_of
 from tamis.serve.pipelines import Pipelines, reload_or_keep
+from tamis.stages import STAGES, parameters_of
 
 
 @pytest.fixture
@@ -22,6 +28,13 @@ def index(tmp_path: Path) -> Index:
 @pytest.fixture
 def model(tiny_checkpoint: Callable[..., Path], tmp_path: Path) -> str:
     return str(tiny_checkpoint(tmp_path / "m", layers=1, positions=48))
+
+
+@pytest.fixture
+def scorer(tmp_path: Path) -> str:
+    """A model of groupwise, which is a file."""
+    GroupwiseModel(("score",), [(np.eye(2), np.zeros(2))], texts=2).save(tmp_path / "gsf.json")
+    return str(tmp_path / "gsf.json")
 
 
 def test_a_search_that_names_no_number_gets_the_limit(index: Index) -> None:
@@ -77,6 +90,107 @@ def test_models_that_a_client_may_name(index: Index, model: str) -> None:
     assert Pipelines(index, "bm25", models=[model]).search(f'bm25 % 5 >> mono(model="{model}")')
 
 
+def test_a_revision_that_the_server_does_not_have_is_named(index: Index) -> None:
+    pipelines = Pipelines(index, "bm25 % 5 >> mono(revision=v1)")
+    remedy = "use duo, mono of revision v1, mono, mono-tiny"
+    with pytest.raises(ExpressionError, match=f"this server has no model 'mono' of revision 'abc': {remedy}"):
+        pipelines.search("bm25 >> mono(model=mono, revision=abc)")
+    assert pipelines.search("bm25 % 5 >> mono(revision=v1)")
+
+
+def _text_options(name: str) -> list[str]:
+    """Those of a stage that take any text."""
+    found = parameters_of(name).items()
+    return [key for key, each in found if str in (each.annotation, *get_args(each.annotation))]
+
+
+#: All options of the language that take any text; of `weights` see below.
+NAMING = [(name, option) for name in STAGES for option in _text_options(name) if option != "weights"]
+
+
+def test_every_option_that_takes_any_text_is_looked_at() -> None:
+    assert {("groupwise", "model"), ("mono", "model"), ("mono", "revision"), ("cedr", "model")} < set(NAMING)
+
+
+@pytest.mark.parametrize(("name", "option"), NAMING)
+def test_a_path_that_a_client_names_is_refused(index: Index, tmp_path: Path, name: str, option: str) -> None:
+    pipelines = Pipelines(index, "bm25")
+    (tmp_path / "secret").write_text("x")
+    takes_stage = any(
+        each.default is each.empty and each.kind is not each.VAR_POSITIONAL
+        for each in parameters_of(name).values()
+    )
+    for path in (tmp_path / "secret", tmp_path / "gone", tmp_path, "/dev/zero"):
+        stage = f'{name}({"mono, " if takes_stage else ""}{option}="{path}")'
+        for ask, pipeline in ((pipelines.search, f"bm25 >> {stage}"), (pipelines.rerank, stage)):
+            with pytest.raises(ExpressionError, match=f"this server has no model .*'{path}'"):
+                ask(pipeline)
+
+
+def test_weights_are_numbers_and_no_path(index: Index) -> None:
+    pipelines = Pipelines(index, "bm25")
+    assert pipelines.search('bm25 >> ltr(bm25, ql, weights="0.5 0.5")')
+    with pytest.raises(ExpressionError, match="write numbers"):
+        pipelines.search('bm25 >> ltr(bm25, weights="/etc/passwd")')
+
+
+def test_a_stage_that_is_new_opens_no_file_for_clients(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass
+    class Reads:
+        file: str | None = "own.txt"
+
+    def make(*given: Any) -> Any:
+        raise AssertionError("not even made")
+
+    monkeypatch.setitem(STAGES, "reads", (Reads, make))
+    pipelines = Pipelines(index, "bm25")
+    for stage, path in (("reads", "own.txt"), ('reads(file="/etc/shadow")', "/etc/shadow")):
+        with pytest.raises(ExpressionError, match=f"this server has no model '{path}'"):
+            pipelines.search(f"bm25 >> {stage}")
+
+
+@pytest.mark.parametrize(
+    "around", ["STAGE", "interpolate(STAGE)", "if_unsure(STAGE % 5)", "fuse(mono, normalise >> STAGE)"]
+)
+def test_a_file_of_groupwise_is_a_model(index: Index, scorer: str, around: str) -> None:
+    pipelines = Pipelines(index, "bm25")
+    stage = around.replace("STAGE", f'groupwise(model="{scorer}")')
+    with pytest.raises(ExpressionError, match=r"gsf.json': use a pipeline without groupwise"):
+        pipelines.search(f"bm25 % 5 >> {stage}")
+    with pytest.raises(ExpressionError, match=r"this server has no model 'groupwise.json'"):
+        pipelines.search("bm25 % 5 >> " + around.replace("STAGE", "groupwise"))
+    with pytest.raises(ExpressionError, match="this server has no model"):
+        pipelines.rerank(stage)
+    named = Pipelines(index, "bm25", models=[scorer])
+    assert named.search(f"bm25 % 5 >> {stage}") and named.models[scorer] == "groupwise"
+
+
+def test_the_files_of_groupwise_are_not_those_of_others(index: Index, model: str, scorer: str) -> None:
+    own = f'bm25 % 5 >> groupwise(model="{scorer}")'
+    pipelines = Pipelines(index, own, models=[model])
+    assert pipelines.search(None).expression == pipelines.search(own).expression == own
+    with pytest.raises(ExpressionError, match=f"has no model 'mono': use {scorer}"):
+        pipelines.search("bm25 % 5 >> groupwise(model=mono)")
+    with pytest.raises(ExpressionError, match=r"has no model .*gsf.json': use .*, duo, mono"):
+        pipelines.search(f'bm25 % 5 >> mono(model="{scorer}")')
+
+
+def test_a_file_of_groupwise_that_cannot_be_read_is_an_error_at_the_start(
+    index: Index, tmp_path: Path, scorer: str
+) -> None:
+    with pytest.raises(InputError, match=r"groupwise.json: no such file: check the path"):
+        Pipelines(index, "bm25 % 5 >> groupwise")
+    with pytest.raises(InputError, match=r"was trained with no stages: write groupwise\(model="):
+        Pipelines(index, f'bm25 % 5 >> groupwise(ql, model="{scorer}")')
+    Path(scorer).write_text("{}")
+    for pipeline, models in (
+        (f'bm25 % 5 >> interpolate(groupwise(model="{scorer}"))', []),
+        ("bm25", [scorer]),
+    ):
+        with pytest.raises(InputError, match="not a groupwise model"):
+            Pipelines(index, pipeline, models=models)
+
+
 def test_the_stage_of_a_model_is_in_the_model(tiny_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     for segments, stage in ((1, "mono"), (2, "mono"), (3, "duo")):
         assert stage_of(str(tiny_checkpoint(tmp_path / "m", layers=1, segments=segments))) == stage
@@ -116,3 +230,36 @@ def test_an_index_that_is_away_for_a_moment(index: Index) -> None:
     Index.build([Document("d3", "sieves")], index.path, overwrite=True)
     assert reload_or_keep(pipelines) == "new"
     assert pipelines.search(None).stage("sieve").ids == ("d3",)
+
+
+@pytest.mark.parametrize(
+    ("own", "limits", "why"),
+    [
+        ("sdm", Limits(), "sdm needs positions: build the index with positions (--positions)"),
+        (
+            "bm25 >> mono",
+            Limits(inferences=2),
+            "bm25 >> mono may take 3 inferences: rank fewer candidates: this server takes 2 at most",
+        ),
+    ],
+)
+def test_a_commit_that_the_own_pipeline_cannot_run_over_is_not_taken_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, own: str, limits: Limits, why: str
+) -> None:
+    two = [Document("d1", "a fine sieve"), Document("d2", "soup")]
+    Index.build(two, tmp_path / "idx", positions=True)
+    pipelines = Pipelines(Index.open(tmp_path / "idx"), own, limits=limits)
+    pipelines.search(None)
+    Index.build([*two, Document("d3", "sieves")], tmp_path / "idx", overwrite=True)
+    with caplog.at_level(logging.ERROR, "tamis.serve"):
+        assert (pipelines.outdated(), reload_or_keep(pipelines)) == (True, "failed")
+        pipelines._looked = 0.0
+        assert not pipelines.outdated(), "told once, not at every request"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the index has changed, and {own} cannot run over it ({why}): its last state is served"
+    ]
+    assert len(pipelines.index) == 2 and pipelines.search("bm25").stage("sieve").ids == ("d1",)
+    assert pipelines.search(None).expression == own
+    Index.build([Document("d4", "a fine sieve")], tmp_path / "idx", overwrite=True, positions=True)
+    assert reload_or_keep(pipelines) == "new"
+    assert pipelines.search(None).index.document("d4")

@@ -22,7 +22,7 @@ import numpy as np
 from tamis.columns import Array
 from tamis.errors import InputError
 from tamis.expression import Call, Value
-from tamis.files import atomic_write, read_text
+from tamis.files import STDIN, atomic_write, read_text
 from tamis.rank.combine import Interpolation
 from tamis.rank.groups import check_rounds, drawn_groups, settled
 from tamis.rank.ltr_features import LEXICAL, NAMED, Feature, columns
@@ -78,6 +78,7 @@ class GroupwiseModel:
     @classmethod
     def read(cls, path: str | Path) -> GroupwiseModel:
         """A model that was saved."""
+        _check_regular(path)
         try:
             data = json.loads(read_text(path))
             layers = [
@@ -99,6 +100,18 @@ _PLAIN = ("features", "texts", "normalise", "loss", "queries", "seed")
 
 def _not_one(path: str | Path) -> InputError:
     return InputError("not a groupwise model", remedy="give a file that one was saved to", path=path)
+
+
+def _check_regular(path: str | Path) -> None:
+    """A pipe or a device may never end, and cannot be read again for the fingerprint. Of a folder, or of
+    nothing, whoever opens it says what is wrong."""
+    file = Path(path)
+    try:
+        regular = file.is_file() or file.is_dir() or not file.exists()
+    except OSError:
+        regular = True  # as far as can be seen: then it cannot be opened either
+    if not regular or str(path) == STDIN:
+        raise InputError("is no regular file", remedy="give a file that a model was saved to", path=path)
 
 
 def _fits(model: GroupwiseModel) -> bool:

@@ -7,6 +7,7 @@ A request keeps the state of the index that it began with, whatever is committed
 from __future__ import annotations
 
 import copy
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -18,21 +19,24 @@ from tamis.errors import ExpressionError, InputError, TamisError
 from tamis.expression import Call, Keep, Node, Then, calls, keep, parse, then
 from tamis.infer.cross_encoder import CrossEncoder, bundled_models
 from tamis.infer.runtime import Runtime
-from tamis.plan import plan, rerankers
+from tamis.plan import plan, rerankers, walk
+from tamis.rank.groupwise import NAME as GROUPWISE
+from tamis.rank.groupwise import Groupwise
 from tamis.rank.passage import PassageReranker
 from tamis.rank.reranker import Reranker
 from tamis.retrieve.index import Index
 from tamis.retrieve.retriever import DEPTH
 from tamis.serve.limits import Limits
-from tamis.serve.models import stage_of
+from tamis.serve.models import Named, models_named, stage_of
 from tamis.stage import Kept, Pipeline, Stage
 from tamis.stages import SEARCHING, build, check_searches
 
+_LOG = logging.getLogger("tamis.serve")
 _REMEMBERED = 64  # pipelines that are kept built
 _IN_MEMORY = 8  # models
 _LOOK_EVERY = 0.2  # seconds between looks at the index's manifest
 #: Stages that do something with the scores that candidates come with.
-_ON_SCORES = frozenset({"interpolate", "normalise", "ltr", "groupwise"})
+ON_SCORES = frozenset({"interpolate", "normalise", "ltr", "groupwise"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +89,12 @@ class Pipelines:
         self._looked = 0.0
         self._built: OrderedDict[tuple[str, bool], Built] = OrderedDict()
         # whoever starts the server may name any model, and whoever asks it may name those
-        own = rerankers(build(self._default, index, self._runtime))
-        named = {(model.encoder.model, model.encoder.revision) for model in own}
+        own = build(self._default, index, self._runtime)
+        _read_files(own)
+        named = {(each.model, each.revision) for each in models_named(self._default)}
         named |= {(name, None) for name in (*bundled_models(), *models)}
         self._models = {each: stage_of(*each) for each in sorted(named, key=str)}
-        self._whole_documents = any(map(_reads_all, own))
+        self._whole_documents = any(map(_reads_all, rerankers(own)))
         self.reranking = _without_search(self._default) or Call("mono")
 
     @property
@@ -112,16 +117,32 @@ class Pipelines:
 
     def reload(self) -> bool:
         """Move to the newest commit; True if there was one. Where it cannot be read (a folder that is being
-        replaced), the error is raised and the last commit stays."""
+        replaced), or the server's own pipeline cannot run over it, the error is raised and the last commit
+        stays."""
         with self._lock:
             stamp = _stamp(self._index.path)
             newest = copy.copy(self._index)  # requests at work keep the commit that they have
             moved = newest.refresh()
-            self._stamp = stamp
+            self._stamp = stamp  # whatever comes of it: a commit is tried, and told of, once
             if moved:
+                own = self._own_over(newest)
                 self._index = newest
                 self._built.clear()
+                self._built["", True] = own
             return moved
+
+    def _own_over(self, index: Index) -> Built:
+        """The server's own pipeline over a commit. Where it cannot run, that is nothing that a client could
+        mend: whoever changed the index is told, in the log."""
+        try:
+            return self._build(self._default, index)
+        except TamisError as error:
+            _LOG.error(
+                "the index has changed, and %s cannot run over it (%s): its last state is served",
+                self._default,
+                error,
+            )
+            raise
 
     def known(self, expression: str | None, *, searching: bool) -> Built | None:
         """A pipeline that is built already, at once."""
@@ -143,13 +164,13 @@ class Pipelines:
                 node = parse(expression)
             else:
                 node = self._default if searching else self.reranking
-            built = self._build(node, searching)
+            built = self._build(node, self._index, searching=searching)
             self._built[expression or "", searching] = built
             if len(self._built) > _REMEMBERED:
                 self._built.popitem(last=False)
             return built
 
-    def _build(self, node: Node, searching: bool) -> Built:
+    def _build(self, node: Node, index: Index, *, searching: bool = True) -> Built:
         found = [call.name for call in calls(node) if call.name in SEARCHING]
         if found and not searching:
             raise ExpressionError(
@@ -158,13 +179,16 @@ class Pipelines:
         if searching:
             check_searches(node)
         node = self._within(node)
-        stage = build(node, self._index if searching else None, self._runtime)
+        for each in models_named(node):  # before stages are made of it, which might look at a path
+            self._check_named(each)
+        stage = build(node, index if searching else None, self._runtime)
+        _read_files(stage)
         for model in rerankers(stage):
-            self._check(model)
+            self._check_passages(model)
             self._share(model)
         if searching:
             self.check_inferences(stage, 0)
-        return Built(self._index, stage, tuple(_steps(stage)))
+        return Built(index, stage, tuple(_steps(stage)))
 
     def check_inferences(self, stage: Stage, candidates: int) -> None:
         """Raise if so many candidates, or none before a search, may take more than the limit."""
@@ -190,13 +214,19 @@ class Pipelines:
         inside = Call(node.name, arguments, node.options)
         return keep(inside, most) if node.name in SEARCHING and most < DEPTH else inside
 
-    def _check(self, model: Reranker) -> None:
-        encoder = model.encoder
-        if (encoder.model, encoder.revision) not in self._models:
+    def _check_named(self, named: Named) -> None:
+        # the models of groupwise are files and those of the others are not: `mono` is no file of that name
+        usable = [
+            each for each, stage in self._models.items() if (stage == GROUPWISE) == (named.stage == GROUPWISE)
+        ]
+        if (named.model, named.revision) not in usable:
+            words = (f"{model} of revision {revision}" if revision else model for model, revision in usable)
             raise ExpressionError(
-                f"this server has no model {encoder.model!r}",
-                remedy=f"use {', '.join(self.models) or 'a pipeline without models'}",
+                f"this server has no model {named}",
+                remedy=f"use {', '.join(words) or f'a pipeline without {named.stage}'}",
             )
+
+    def _check_passages(self, model: Reranker) -> None:
         if _reads_all(model) and not self._whole_documents:
             raise ExpressionError(
                 f"{model} reads passages without number", remedy="give it one, as in passages=30"
@@ -226,6 +256,13 @@ def _stamp(folder: Path) -> tuple[int, int, int] | None:
     return found.st_mtime_ns, found.st_ino, found.st_size
 
 
+def _read_files(stage: Stage) -> None:
+    """Read what stages read when they are first used, so that no search waits for it, or fails."""
+    for part in walk(stage):
+        if isinstance(part, Groupwise):
+            _ = part.model
+
+
 def _reads_all(model: Reranker) -> bool:
     """Whether a long text becomes any number of passages, so that a small request takes much memory."""
     return isinstance(model, PassageReranker) and model.cutting.passages is None
@@ -242,7 +279,7 @@ def _without_search(node: Node) -> Node | None:
     """
     stages = node.stages if isinstance(node, Then) else (node,)
     left: list[Node] = [each for each in stages if not any(call.name in SEARCHING for call in calls(each))]
-    while left and (first := next(calls(left[0]))).name in _ON_SCORES:
+    while left and (first := next(calls(left[0]))).name in ON_SCORES:
         left[:1] = _mixed_in(left[0], first)
     if not left:
         return None

@@ -42,6 +42,11 @@ _WORDS = {
     "model_type": _NOT_DOCUMENT,  # documents are the only objects within
     "model_attributes_type": _NOT_DOCUMENT,
 }
+#: The same where the value is null. All numbers and all that is true or false may be left out.
+_WORDS_FOR_NULL = {
+    "int_type": "{where} is null: send a whole number, or leave it out",
+    "bool_type": "{where} is null: send true or false, or leave it out",
+}
 
 
 def problem(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
@@ -65,8 +70,8 @@ def install(app: FastAPI) -> None:
         remedies = {404: "see /openapi.json for what there is", 405: "see /openapi.json for the right method"}
         default = error.detail in ("Not Found", "Method Not Allowed")
         message = f"{error.detail}: {remedies[error.status_code]}" if default else error.detail
-        if error.status_code == 400:  # the framework's, where a body is nested too deep to be parsed
-            message = "the body cannot be parsed: send a JSON object, not nested deeper than it must be"
+        if error.status_code == 400:  # the framework's, where what parses the body raises
+            message = _unparsed(error.__cause__)
         return problem(error.status_code, message, error.headers)
 
     @app.exception_handler(Exception)
@@ -74,6 +79,15 @@ def install(app: FastAPI) -> None:
         # uvicorn closes the connection, whatever we say
         words = "something went wrong in the server: its log says what"
         return problem(500, words, {"connection": "close"})
+
+
+def _unparsed(cause: BaseException | None) -> str:
+    """What is wrong with a body that is not even wrong JSON."""
+    if isinstance(cause, UnicodeDecodeError):
+        return f"the body is not UTF-8 (byte {cause.object[cause.start]:#04x}): send JSON as UTF-8"
+    if isinstance(cause, ValueError):  # of Python's int, which takes 4,300 digits
+        return "the body holds a number of thousands of digits: send a shorter one"
+    return "the body cannot be parsed: send a JSON object, not nested deeper than it must be"
 
 
 def problem_of(error: TamisError) -> JSONResponse:
@@ -103,4 +117,6 @@ def in_words(error: Mapping[str, Any]) -> str:
         # most often curl without a header: what is sent is JSON, and arrives as bytes
         return "the body is not a JSON object: send one, with the header content-type: application/json"
     words = _WORDS.get(kind, "{where} is not what it should be ({msg}): see /openapi.json")
+    if error.get("input", "") is None:
+        words = _WORDS_FOR_NULL.get(kind, words)
     return words.format(where=where or "the body", msg=error["msg"], **ctx)

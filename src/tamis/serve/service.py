@@ -20,7 +20,7 @@ from tamis.serve.answers import answer
 from tamis.serve.costs import Costs
 from tamis.serve.explain import explanation
 from tamis.serve.metrics import Gauge, Metrics
-from tamis.serve.pipelines import Built, Pipelines, reload_or_keep
+from tamis.serve.pipelines import ON_SCORES, Built, Pipelines, reload_or_keep
 from tamis.serve.rerank_api import ForeignRequest, foreign_answer
 from tamis.serve.schemas import ExplainRequest, RerankRequest, SearchRequest
 from tamis.serve.work import Outcome, Work
@@ -140,6 +140,8 @@ class Service:
         with self.work.place():
             started = time.monotonic()
             stage = self.pipelines.models.get(request.model or "")
+            if stage in ON_SCORES:  # documents that are sent have none
+                stage = None
             expression = str(Call(stage, (), (("model", request.model),))) if stage else None
             built = await self._built(expression, searching=False)
             documents = [Document(str(place), each.text) for place, each in enumerate(request.documents)]
@@ -190,7 +192,7 @@ class Service:
         # what is ranked has still to be written, and many may have to be written at once
         writing = max(0.1 * seconds, min(1.5 * (self._writing.seconds("", 1) or 0.0), 0.5 * seconds))
         left = seconds - writing - (time.monotonic() - started)
-        return await self.work.rank(built.steps, ranking, max(left, 0.0))
+        return await self.work.rank(built.steps, ranking, max(left, 0.0), told=seconds)
 
     async def _write(self, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """An answer, by the one thread that writes them: the loop must not wait for long texts."""

@@ -84,8 +84,11 @@ class Work:
         finally:
             self.in_work -= 1
 
-    async def rank(self, steps: Sequence[Step], ranking: Ranking, seconds: float) -> Outcome:
-        """Take a ranking through stages, or as far as it comes in so many seconds."""
+    async def rank(
+        self, steps: Sequence[Step], ranking: Ranking, seconds: float, *, told: float | None = None
+    ) -> Outcome:
+        """Take a ranking through stages, or as far as it comes in so many seconds. A client whose time is too
+        short is `told` of the time that it has asked for, which is a little longer."""
         job = Job(steps, ranking, time.monotonic() + seconds)
         self._pass(job)
         with suppress(TimeoutError):
@@ -93,7 +96,7 @@ class Work:
         done = tuple(job.done)
         if not done:
             raise Overloaded(
-                f"{steps[0].expression} would not finish within {seconds * 1000:,.0f} ms",
+                f"{steps[0].expression} would not finish within {(told or seconds) * 1000:,.0f} ms",
                 remedy="allow more time (deadline_ms), send less, or try again later",
             )
         complete = len(done) == len(steps)
