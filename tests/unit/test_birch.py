@@ -146,6 +146,12 @@ def test_candidates_must_come_with_scores(stage: Mono) -> None:
     with pytest.raises(TamisError, match="birch has no document scores to work on for query 'q'"):
         Birch(stage)(bare)
     assert len(Birch(stage)(Ranking(Query("q", "x")))) == 0
+    with pytest.raises(TamisError, match="or use alpha=0, which counts the sentences alone"):
+        Birch(stage).rank("x", ["a castle."])
+    texts = [document.text for document in DOCUMENTS]
+    found = {each.position: each.score for each in Birch(stage, alpha=0).rank(given().query.text, texts)}
+    wanted = scores_of(Birch(stage, alpha=0)(given()))
+    assert [found[place] for place in range(len(texts))] == [wanted[each.id] for each in DOCUMENTS]
 
 
 def test_over_an_index(stage: Mono, tmp_path: Path) -> None:

@@ -179,14 +179,17 @@ class Birch(PassageReranker):
 
     def read(self, rankings: Sequence[Ranking]) -> list[Sentences]:
         """The sentences of each ranking's documents, with their scores."""
-        for ranking in rankings:
-            if len(ranking) and ranking.kind is ScoreKind.NONE:
-                raise TamisError(
-                    f"birch has no document scores to work on for query {ranking.query.id!r}",
-                    remedy="put a stage that scores before it, as in `bm25 >> birch(mono)`, or where the "
-                    "candidates are given `mono >> birch(mono)`",
-                )
+        for ranking in rankings:  # before the model is at work
+            self._require_scores(ranking)
         return list(map(self._sentences, rankings, self._scored(rankings)))
+
+    def _require_scores(self, ranking: Ranking) -> None:
+        if len(ranking) and ranking.kind is ScoreKind.NONE and self.alpha:
+            raise TamisError(
+                f"birch has no document scores to work on for query {ranking.query.id!r}",
+                remedy="put a stage that scores before it, as in `bm25 >> birch(mono)` or, where the "
+                "candidates are given, `mono >> birch(mono)`; or use alpha=0, which counts the sentences alone",
+            )
 
     def _sentences(self, ranking: Ranking, scored: Sequence[Scored]) -> Sentences:
         by_id = dict(zip(ranking.ids, scored, strict=True))
@@ -198,6 +201,7 @@ class Birch(PassageReranker):
 
     def combined(self, ranking: Ranking, sentences: Sentences, depth: int | None = None) -> Ranking:
         """The ranking by its own scores and those of its sentences."""
+        self._require_scores(ranking)
         documents = normalised(ranking.scores, self.normalise)
         scores = weighted(documents, sentences.best, self.alpha, self.weights)
         best = ranking.rescored(scores, ScoreKind.COMBINED)
