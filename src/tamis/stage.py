@@ -6,16 +6,18 @@ from __future__ import annotations
 import hashlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from numbers import Integral
 from pathlib import Path
-from typing import overload
+from typing import TypeVar, overload
 
 from tamis import expression
 from tamis.documents import Query
 from tamis.errors import InputError
 from tamis.journal import Job, Journal, Record, digest
 from tamis.ranking import Ranking, Run
+
+_Q = TypeVar("_Q")
 
 BATCH = 64  # queries that go through a pipeline together, where a stage does not want fewer
 
@@ -92,7 +94,7 @@ class Stage(ABC):
         """Rank one query, or several."""
         if isinstance(query, str | Query | Ranking):
             return self.apply([_ranking(query, 0)])[0]
-        return self.apply([_ranking(each, number) for number, each in enumerate(query)])
+        return self.apply([_ranking(each, number) for number, each in enumerate(_several(query))])
 
     def run(
         self,
@@ -110,7 +112,7 @@ class Stage(ABC):
         from tamis import __version__
 
         # through a Run, which refuses queries with one id: better now than after hours
-        waiting = list(Run(map(_asked, queries)).values())
+        waiting = list(Run(map(_asked, _several(queries))).values())
         with self._record(journal, waiting) as record:
             done = [self.attach(ranking) for ranking in record.done]
             resumed = len(done)
@@ -143,8 +145,20 @@ class Stage(ABC):
         return Journal(journal, job, at_once=self.queries_at_once)
 
 
+def _several(queries: Iterable[_Q]) -> Iterator[_Q]:
+    try:
+        return iter(queries)
+    except TypeError:  # from callers without a type checker, as below
+        raise _no_query(queries) from None
+
+
+def _no_query(given: object) -> InputError:
+    problem = f"a {type(given).__name__} is no query"
+    return InputError(problem, remedy="give a text, a tamis.Query(id, text) or a list of them")
+
+
 def _asked(query: Query) -> Ranking:
-    if not isinstance(query, Query):  # from callers without a type checker
+    if not isinstance(query, Query):
         problem = f"a {type(query).__name__} is no query"
         raise InputError(problem, remedy="give a tamis.Query(id, text): a run goes by their ids")
     return Ranking(query)
@@ -153,6 +167,8 @@ def _asked(query: Query) -> Ranking:
 def _ranking(query: str | Query | Ranking, number: int) -> Ranking:
     if isinstance(query, Ranking):
         return query
+    if not isinstance(query, str | Query):
+        raise _no_query(query)
     return Ranking(query if isinstance(query, Query) else Query(str(number), query))
 
 

@@ -85,6 +85,23 @@ def test_from_a_grid_to_a_run(tune: Tune) -> None:
     assert json.loads(printed)["cross_validation"] == found
 
 
+def test_queries_of_the_folds_that_nobody_asked_are_told(tune: Tune) -> None:
+    asked = [query.id for query in read_queries(DEMO / "queries.jsonl")]
+    arguments = ["-p", "bm25(b={b})", "--grid", "b=0.4", "-m", "RR", "--fold-file", "strange.json"]
+    for others, told in (
+        (["x1"], "1 query of the folds is not in {}, and left out: x1"),
+        (
+            [f"x{i}" for i in range(12)],
+            "12 queries of the folds are not in {}, and left out: "
+            + ", ".join(f"x{i}" for i in range(10))
+            + ", ...",
+        ),
+    ):
+        Path("strange.json").write_text(json.dumps([[*others, *asked[:70]], asked[70:]]))
+        status, _, err = tune(*arguments)
+        assert (status, err) == (0, f"warning: {told.format(DEMO / 'queries.jsonl')}\n")
+
+
 def test_a_narrow_terminal_cuts_no_number(tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     _, out, _ = tune(

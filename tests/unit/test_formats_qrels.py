@@ -27,6 +27,49 @@ def test_beir_columns_may_hold_spaces(tmp_path: Path, header: str) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["1\t0 1410\t1", "1 0\t1410\t1", "1\t0\t1410 1", "1\tQ0 1410\t1", "1\t4.5 1410\t1", "\t1 0\t1410 1"],
+)
+def test_trec_columns_between_which_tabs_and_spaces_mix(tmp_path: Path, line: str) -> None:
+    """Two tabs are not yet BEIR's: a document '0 1410' is in no run, and every measure would be 0."""
+    qrels = {"1": {"1410": 1, "7": 0}, "2": {"7": 2}}
+    assert read_qrels(write(tmp_path / "q", f"{line}\n1 0 7 0\n2\t0 7\t2\n")) == qrels
+    assert read_qrels(write(tmp_path / "q", f"2 0 7 2\n{line}\n1\t0\t7\t0\n")) == qrels
+
+
+@pytest.mark.parametrize("header", ["query-id\tcorpus-id\tscore\n", "query-id corpus-id score\n", ""])
+def test_beir_columns_between_which_tabs_and_spaces_mix(tmp_path: Path, header: str) -> None:
+    content = f"{header}1 \t d1\t 1 \r\n1 d2 0\n2\td1 1\n2\tmy notes.txt\t 2\n"
+    qrels = read_qrels(write(tmp_path / "q", content))
+    assert qrels == {"1": {"d1": 1, "d2": 0}, "2": {"d1": 1, "my notes.txt": 2}}
+
+
+def test_a_header_allows_ids_that_begin_like_an_iteration(tmp_path: Path) -> None:
+    content = "query-id\tcorpus-id\tscore\n1\t12 monkeys.txt\t1\n"
+    assert read_qrels(write(tmp_path / "q", content)) == {"1": {"12 monkeys.txt": 1}}
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("1 0 1410\n", "line 1: 3 columns where these qrels have 4: write qid, 0, docid and grade"),
+        ("1\td1\t1\n1 0 d2 1\n", "line 2: 4 columns where these qrels have 3: write qid, docid and grade"),
+        ("1\td1\t1\n\td2\t1\n", "line 2: 2 columns where these qrels have 3"),
+    ],
+)
+def test_a_line_of_the_other_format_is_an_error(tmp_path: Path, content: str, problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        read_qrels(write(tmp_path / "q", content))
+
+
+def test_a_bad_first_line_does_not_tell_the_format(tmp_path: Path) -> None:
+    file = write(tmp_path / "q", "no judgment at all, this\n1\td1\t1\n")
+    report = SkipReport()
+    assert read_qrels(file, skipped=report) == {"1": {"d1": 1}}
+    assert report.count == 1
+
+
 def test_the_same_judgment_twice_is_one(tmp_path: Path) -> None:
     assert read_qrels(write(tmp_path / "q", "1 0 d1 1\n1 0 d1 1\n")) == {"1": {"d1": 1}}
 

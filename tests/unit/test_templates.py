@@ -328,6 +328,16 @@ def test_a_text_too_long_to_count_is_said_to_have_lost_at_least_so_much() -> Non
     assert (Truncation() + truncation).at_least
 
 
+def test_a_query_too_long_to_count_is_said_to_have_lost_at_least_so_much() -> None:
+    query = Tokenised.of([[5] * (COUNTED + 3)], limit=64)
+    truncation = mono(query, Tokenised.of([[7]]), BERT, own=np.zeros(1, np.int64))[1]
+    said = "no text cut; 1 of 1 queries cut, at least 8,128 of 8,192 tokens lost"
+    assert str(truncation) == str(Truncation() + truncation) == said
+    assert not truncation.at_least, "which is about texts"
+    other = mono(range(65), Tokenised.of([[7]]), BERT)[1]
+    assert str(other) == "no text cut; 1 of 1 queries cut, 1 of 65 tokens lost"
+
+
 def test_tokens_not_kept_count_as_lost() -> None:
     texts = Tokenised.of([[5] * 100], limit=40)
     inputs, truncation = mono(QUERY, texts, BERT)

@@ -13,10 +13,12 @@ import numpy as np
 from tamis.cli.arguments import ArgumentParser, json_argument
 from tamis.cli.console import counted, doing, print_json, size
 from tamis.columns import Array
+from tamis.errors import InputError
 from tamis.files import storage_errors
 from tamis.formats import read_corpus, read_queries
-from tamis.infer.cross_encoder import CrossEncoder
+from tamis.infer.cross_encoder import BUNDLED, CrossEncoder
 from tamis.infer.onnx_backend import export
+from tamis.models.checkpoint import Checkpoint
 from tamis.models.graph import Precision
 from tamis.rank.mono import Mono
 
@@ -26,7 +28,11 @@ _QUERIES, _TEXTS = 8, 8  # of the bundled collection
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("model", metavar="CKPT", help="a model: bundled, a folder, or a name on the hub")
     parser.add_argument(
-        "-o", "--output", metavar="DIR", type=Path, help="where to (the model's folder, where it is found)"
+        "-o",
+        "--output",
+        metavar="DIR",
+        type=Path,
+        help="where to (the model's folder, where it is found; a bundled model needs one)",
     )
     parser.add_argument(
         "--precision", choices=get_args(Precision), default="int8", help="of what it computes (int8)"
@@ -42,7 +48,9 @@ def main(model: str, output: Path | None, precision: Precision, revision: str | 
     evaluation.
     """
     checkpoint = CrossEncoder(model, revision=revision, form=None).scoring
-    if output is not None:
+    if output is None:
+        _check_not_bundled(checkpoint, precision)
+    else:
         with storage_errors(output):
             output.mkdir(parents=True, exist_ok=True)
     with doing("Writing the graph"):
@@ -66,6 +74,16 @@ def main(model: str, output: Path | None, precision: Precision, revision: str | 
             f"most {made['largest_difference']:.3g} (they spread over {made['spread']:.3g}), "
             f"Kendall's tau {made['kendall_tau']:.3f}\n"
         )
+
+
+def _check_not_bundled(checkpoint: Checkpoint, precision: Precision) -> None:
+    """Nobody who names a bundled model asks for megabytes inside the installed package; a graph that is there
+    already was asked for."""
+    folder = checkpoint.folder
+    if folder.parent == BUNDLED and not (folder / f"model.{precision}.onnx").exists():
+        problem = f"{folder.name} is a bundled model, inside the installed package"
+        remedy = f"give a folder to write to (-o {folder.name}-onnx)"
+        raise InputError(problem, remedy=remedy)
 
 
 def _scores(model: str, revision: str | None, precision: Precision) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
@@ -28,9 +28,17 @@ from tamis.documents import Document
 from tamis.errors import InputError
 from tamis.files import STDIN
 from tamis.formats import CorpusFormat, SkipReport, read_corpus
-from tamis.formats.corpora import BEIR_CORPUS, FOLDER_SUFFIXES, files_left_out, is_beir, places_of
+from tamis.formats.corpora import (
+    BEIR_CORPUS,
+    FOLDER_SUFFIXES,
+    files_left_out,
+    is_beir,
+    is_special,
+    places_of,
+)
 from tamis.formats.json_lines import is_blank
 from tamis.retrieve.index import Index, IndexWriter, OnDuplicate, create
+from tamis.retrieve.writer import Skipped
 
 
 @dataclass(slots=True)
@@ -116,8 +124,10 @@ def main(
     # checks the paths, before anything is written
     documents = read_corpus(*corpus, format=format, skipped=skipped)
     rule: OnDuplicate = "skip" if resume else on_duplicate
+    before = 0
     if add or (resume and (output / "manifest.json").exists()):
-        target = _existing(output, analyzer, positions, rule)
+        index = _existing(output, analyzer, positions)
+        before, target = len(index), index.writer(on_duplicate=rule)
     else:
         target = create(
             output,
@@ -139,6 +149,7 @@ def main(
             else:
                 writer.commit()
     made = Index.open(output)
+    there = writer.skipped if before else Skipped()  # a new index skips only what its corpus has twice
     seconds = time.perf_counter() - started
     prepare_kernel()
     if json:
@@ -148,7 +159,10 @@ def main(
                 "documents": len(made),
                 "read": tally.read,
                 "empty": tally.empty,
-                "bad_lines": skipped.count if skipped else 0,
+                "there_already": there.count,
+                "there_already_changed": there.changed,
+                "bad_lines": skipped.lines if skipped else 0,
+                "bad_files": skipped.files if skipped else 0,
                 "seconds": round(seconds, 3),
                 "bytes": size_on_disk(output),
                 "segments": len(made.segments),
@@ -157,11 +171,26 @@ def main(
             }
         )
     else:
-        read_too = "" if tally.read == len(made) else f" ({tally.read:,} read)"
+        skipped_too = f", {there.count:,} there already" if there.count else ""
+        read_too = f" ({tally.read:,} read{skipped_too})" if there.count or tally.read != len(made) else ""
         on_disk = size(size_on_disk(output))
         documents_now = counted(len(made), "document")
         sys.stdout.write(f"{output}: {documents_now}{read_too}, {duration(seconds)}, {on_disk} on disk\n")
+    if resume:
+        _warn_of_another_corpus(output, before, there)
     _warn_of_losses(corpus, format, output, skipped, tally)
+
+
+def _warn_of_another_corpus(output: Path, before: int, there: Skipped) -> None:
+    """--resume cannot know whether it goes on with the same documents; their ids and texts tell."""
+    if before and not there.count:
+        others = counted(before, "document")
+        rule = "--resume goes on with the corpus that was interrupted; see that it was this one"
+        warn(f"none of these was among the {others} that {output} had: {rule}")
+    if there.changed:
+        have = counted(there.changed, "document has", "documents have")
+        rule = "they stay so; to take the new texts, use --add --on-duplicate replace in place of --resume"
+        warn(f"{have} another text in {output}, such as {there.first_changed}: {rule}")
 
 
 def _warn_of_losses(
@@ -170,16 +199,26 @@ def _warn_of_losses(
     """Say what a search will not find."""
     beir: list[Path] = []
     unknown: list[Path] = []
+    special: list[Path] = []
     for name in corpus:
-        (beir if is_beir(Path(name), format) else unknown).extend(_left_out(name, format, output))
+        if is_beir(Path(name), format):
+            beir += _left_out(name, format, output)
+            continue
+        for path in _left_out(name, format, output):
+            (special if is_special(path) else unknown).append(path)
     if beir:
         rule = f"of a folder with {BEIR_CORPUS} that file alone is read; to read others, name them"
         warn(f"{counted(len(beir), 'file')} left out, such as {beir[0]}: {rule}")
     if unknown:
         known = ", ".join(FOLDER_SUFFIXES)
         warn(f"{counted(len(unknown), 'file')} left out, such as {unknown[0]}: a folder's {known} are read")
+    if special:
+        rule = "a pipe, socket or device is read only where it is named"
+        warn(f"{counted(len(special), 'file')} left out, such as {special[0]}: {rule}")
     if skipped and skipped.count:
-        warn(f"{counted(skipped.count, 'bad line')} left out, such as {skipped.examples[0]}")
+        kinds = ((skipped.lines, "bad line"), (skipped.files, "bad file"))
+        bad = " and ".join(counted(number, noun) for number, noun in kinds if number)
+        warn(f"{bad} left out, such as {skipped.examples[0]}")
     if tally.empty:
         have = "has" if tally.empty == 1 else "have"
         such = f"such as {tally.first_empty}"
@@ -232,10 +271,8 @@ def _add(
         raise
 
 
-def _existing(
-    path: Path, analyzer: str | None, positions: bool, rule: OnDuplicate
-) -> AbstractContextManager[IndexWriter]:
-    """The writer of an index that is there, if it was made with the same settings."""
+def _existing(path: Path, analyzer: str | None, positions: bool) -> Index:
+    """An index that is there, if it was made with the same settings."""
     index = Index.open(path)
     manifest = index.manifest
     if positions and not manifest.positions:
@@ -245,4 +282,4 @@ def _existing(
     if analyzer not in (None, manifest.analyzer):
         have = f"--analyzer {manifest.analyzer}{' --positions' if manifest.positions else ''}"
         raise InputError(f"{path} was made with {have}", remedy="use the same, or --overwrite it")
-    return index.writer(on_duplicate=rule)
+    return index

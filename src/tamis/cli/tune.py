@@ -148,8 +148,13 @@ def main(
         with atomic_write(output.with_name(f"{output.name}.json"), "w") as stream:
             stream.write(json_lines.dumps(about, indent=2, ensure_ascii=False) + "\n")
     if result.left_out:
-        some = ", ".join(result.left_out[:_NAMED]) + (", ..." if len(result.left_out) > _NAMED else "")
-        warn(f"{counted(len(result.left_out), 'query is', 'queries are')} in no test fold: {some}")
+        left_out = counted(len(result.left_out), "query is", "queries are")
+        warn(f"{left_out} in no test fold: {_some(result.left_out)}")
+    asked = {query.id for query in wanted}
+    unknown = [qid for qid in _ids_of(chosen) if qid not in asked]
+    if unknown:
+        left_out = counted(len(unknown), "query of the folds is", "queries of the folds are")
+        warn(f"{left_out} not in {queries}, and left out: {_some(unknown)}")
     if json:
         print_json({"run": str(output), **about})
     elif output.is_file():
@@ -162,6 +167,15 @@ def _folds(
     if files:
         return read_folds(*files)
     return make_folds(judgments, number, seed=seed, queries=queries)
+
+
+def _ids_of(folds: Sequence[Fold]) -> list[str]:
+    """The queries that folds name, each once."""
+    return list(dict.fromkeys(qid for fold in folds for qid in (*fold.test, *fold.seen)))
+
+
+def _some(ids: Sequence[str]) -> str:
+    return ", ".join(ids[:_NAMED]) + (", ..." if len(ids) > _NAMED else "")
 
 
 def _print(result: CrossValidation, output: Path) -> None:

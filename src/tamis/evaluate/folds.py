@@ -20,6 +20,7 @@ from typing import Any
 
 from tamis.errors import InputError
 from tamis.evaluate.chance import seeded
+from tamis.evaluate.judgments import checked
 from tamis.files import PathLike, atomic_write, read_text
 from tamis.formats import Qrels
 from tamis.formats.lines import read_lines, split_columns
@@ -75,7 +76,7 @@ def make_folds(
     wanted = set(queries)
     relevant = {
         qid: found
-        for qid, grades in qrels.items()
+        for qid, grades in checked(qrels).items()
         if (not wanted or qid in wanted) and (found := sum(grade > 0 for grade in grades.values()))
     }
     if number < 2 or number > len(relevant):

@@ -26,6 +26,7 @@ import numpy as np
 
 from tamis.errors import InputError
 from tamis.evaluate.formulae import Graded, ShortLists, graded
+from tamis.evaluate.judgments import with_relevant
 from tamis.formats import Qrels
 from tamis.ranking import Ranking, check_ids
 
@@ -132,7 +133,7 @@ def evaluate(
     _check_choice("short_lists", short_lists, get_args(ShortLists))
     _check_choice("missing", missing, get_args(Missing))
     _check_choice("mean", mean, get_args(Mean))
-    judged = {qid: grades for qid, grades in qrels.items() if any(grade > 0 for grade in grades.values())}
+    judged = with_relevant(qrels)
     if not judged:
         raise InputError("the judgments hold no relevant document", remedy="check that they are qrels")
     for qid, grades in judged.items():

@@ -25,6 +25,7 @@ from tamis.evaluate.candidates import Candidate
 from tamis.evaluate.chance import check_seed, seeded
 from tamis.evaluate.grid import Setting, spelled
 from tamis.evaluate.halving import Round, Seen, Tried, halve, round_ends
+from tamis.evaluate.judgments import with_relevant
 from tamis.evaluate.measures import over_queries, parse_measures, values
 from tamis.evaluate.sweep import WARM_UP, Sweep, Work
 from tamis.formats import Qrels
@@ -181,7 +182,7 @@ def trade_off(
     """
     (parsed,) = parse_measures([measure])
     check_seed(seed)
-    judged = {qid: grades for qid, grades in qrels.items() if any(grade > 0 for grade in grades.values())}
+    judged = with_relevant(qrels)
     asked = [query for query in queries if query.id in judged]
     _check(candidates, asked, budget, timed)
     if search == "halving":

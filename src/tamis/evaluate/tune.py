@@ -17,6 +17,7 @@ from tamis.documents import Query
 from tamis.errors import InputError
 from tamis.evaluate.folds import Fold, check_folds
 from tamis.evaluate.grid import Grid, Setting, settings
+from tamis.evaluate.judgments import with_relevant
 from tamis.evaluate.measures import evaluate, parse_measures
 from tamis.evaluate.prefixes import run_each
 from tamis.formats import Qrels
@@ -118,7 +119,7 @@ def cross_validate(
     (name,) = map(str, parse_measures([measure]))
     by_fold = _settings_of(grid, len(folds))
     known = {query.id: query for query in queries}
-    judged = {qid: grades for qid, grades in qrels.items() if any(grade > 0 for grade in grades.values())}
+    judged = with_relevant(qrels)
     _check(folds, known, judged)
     wanted = {qid for fold in folds for qid in (*fold.seen, *fold.test)}
     counted = {qid: grades for qid, grades in judged.items() if qid in wanted}

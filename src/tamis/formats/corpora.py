@@ -4,6 +4,7 @@ a time."""
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -15,7 +16,14 @@ from tamis.files import COMPRESSED_SUFFIXES, STDIN, PathLike, read_text
 from tamis.formats import irds
 from tamis.formats.csv_rows import read_rows
 from tamis.formats.json_lines import first_filled, first_present, parse_object, to_id, to_text
-from tamis.formats.lines import SkipReport, check_no_header, located, read_lines, skip_or_raise
+from tamis.formats.lines import (
+    SkipReport,
+    check_no_header,
+    located,
+    read_lines,
+    skip_file_or_raise,
+    skip_or_raise,
+)
 from tamis.formats.sgml import read_trec_documents
 
 CorpusFormat = Literal["jsonl", "csv", "tsv", "trec", "text"]
@@ -87,7 +95,8 @@ def read_corpus(
     A folder that holds `corpus.jsonl` is a BEIR folder: that file alone is read. Any other folder is read
     recursively and in sorted order, without hidden files: its `.jsonl`, `.csv`, `.tsv` and `.trec` files, or
     its `.txt` and `.md` files with their relative paths as ids. With a `format`, the files with its
-    suffixes, or every file where none has them (TREC's disks have no suffixes).
+    suffixes, or every file where none has them (TREC's disks have no suffixes). Pipes, sockets and devices
+    in it are left out: reading one may wait without end.
 
     `irds:NAME` is a dataset of ir_datasets, whatever the `format`; see `tamis.formats.irds`.
 
@@ -109,7 +118,7 @@ def read_corpus(
 
 def files_left_out(folder: Path, format: CorpusFormat | None = None) -> list[Path]:
     """The files of a folder that `read_corpus` passes over though nobody told it to: those whose format it
-    cannot tell and, in a BEIR folder, those that could be a corpus too.
+    cannot tell, those that are no regular files and, in a BEIR folder, those that could be a corpus too.
 
     >>> folder = getfixture("tmp_path")
     >>> for name in ("a.txt", "b.md", "c.pdf"):
@@ -127,8 +136,20 @@ def files_left_out(folder: Path, format: CorpusFormat | None = None) -> list[Pat
         others = (path for path in files if _suffix(path) in wanted)
         return [path for path in others if not path.relative_to(folder).parts[0].startswith(_OF_BEIR)]
     if format is not None:
-        return []
+        return [path for path in files if is_special(path) and _SUFFIXES.get(_suffix(path)) == format]
     return sorted(set(files) - {Path(source.path) for source in _folder_sources(folder, None)})
+
+
+def is_special(path: Path) -> bool:
+    """Whether a file in a folder is no regular one, but a pipe, a socket or a device.
+
+    >>> is_special(Path("/dev/null")), is_special(Path("no such file"))
+    (True, False)
+    """
+    try:
+        return not stat.S_ISREG(path.stat().st_mode)
+    except OSError:  # which reading it explains
+        return False
 
 
 def is_beir(folder: Path, format: CorpusFormat | None = None) -> bool:
@@ -184,8 +205,27 @@ def _located_documents(
     sources: list[_Source], skipped: SkipReport | None
 ) -> Iterator[tuple[_Source, int | None, Document]]:
     for source in sources:
+        if (broken := _broken_link(source)) is not None:
+            skip_file_or_raise(broken, skipped)
+            continue
         for line, document in _READERS[source.format](source, skipped):
             yield source, line, document
+
+
+def _broken_link(source: _Source) -> InputError | None:
+    """The error for a link in a folder to what is not there: "no such file" would be said of a name that
+    whoever looks into the folder sees."""
+    path = Path(source.path)
+    if not path.is_symlink():
+        return None
+    try:
+        path.stat()
+    except FileNotFoundError:
+        remedy = "remove the link, or put the file where it leads"
+        return InputError(f"a link to what is not there ({path.readlink()})", remedy=remedy, path=path)
+    except OSError:  # which reading it explains
+        pass
+    return None
 
 
 def _sources(path: PathLike, format: CorpusFormat | None) -> list[_Source]:
@@ -217,7 +257,7 @@ def _suffix(path: Path) -> str:
 def _folder_sources(folder: Path, format: CorpusFormat | None) -> list[_Source]:
     if (corpus := _beir_corpus(folder, format)) is not None:
         return [_Source(corpus, "jsonl", corpus.name)]
-    files = _visible_files(folder)
+    files = [path for path in _visible_files(folder) if not is_special(path)]
     known = [path for path in files if _suffix(path) in FOLDER_SUFFIXES]
     if format is None:
         formats = {_SUFFIXES[_suffix(path)]: path for path in reversed(known)}
@@ -326,7 +366,7 @@ def _read_text(source: _Source, skipped: SkipReport | None) -> _Numbered:
     try:
         document = Document(_file_id(source), read_text(source.path))
     except InputError as error:
-        skip_or_raise(error, skipped)
+        skip_file_or_raise(error, skipped)
     else:
         yield None, document
 

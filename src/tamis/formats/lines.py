@@ -16,7 +16,7 @@ _COLUMN = re.compile(r"[^ \t\n\r\f\v]+")
 
 @dataclass(slots=True)
 class SkipReport:
-    """Counts the bad lines that a reader skipped and keeps the first few complaints.
+    """Counts the bad lines and files that a reader skipped, and keeps the first few complaints.
 
     Readers raise on the first bad line unless they are given one of these.
 
@@ -26,13 +26,27 @@ class SkipReport:
     (1, ['corpus.jsonl, line 3: no id'])
     """
 
-    count: int = 0
+    count: int = 0  # lines, and files that were skipped whole
+    files: int = 0  # how many of these are files
     examples: list[str] = field(default_factory=list)
     most_examples: int = 5
+
+    @property
+    def lines(self) -> int:
+        return self.count - self.files
 
     def add(self, error: InputError, lines: int = 1) -> None:
         """Count a skipped line, or all the lines of a skipped row."""
         self.count += lines
+        self._keep(error)
+
+    def add_file(self, error: InputError) -> None:
+        """Count a file that is skipped whole."""
+        self.count += 1
+        self.files += 1
+        self._keep(error)
+
+    def _keep(self, error: InputError) -> None:
         if len(self.examples) < self.most_examples:
             self.examples.append(str(error))
 
@@ -48,6 +62,19 @@ def skip_or_raise(error: InputError, skipped: SkipReport | None, lines: int = 1)
     if skipped is None:
         raise error
     skipped.add(error, lines)
+
+
+def skip_file_or_raise(error: InputError, skipped: SkipReport | None) -> None:
+    """The same of a file of which nothing can be used.
+
+    >>> report = SkipReport()
+    >>> skip_file_or_raise(InputError("not UTF-8"), report)
+    >>> report.files, report.lines
+    (1, 0)
+    """
+    if skipped is None:
+        raise error
+    skipped.add_file(error)
 
 
 def located(error: InputError, path: PathLike, line: int) -> InputError:

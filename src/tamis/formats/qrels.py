@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Literal
 
@@ -16,13 +17,17 @@ Qrels = dict[str, dict[str, int]]
 QrelsFormat = Literal["trec", "beir"]
 
 _BEIR_HEADER = ["query-id", "corpus-id", "score"]
+_COLUMNS: dict[QrelsFormat, int] = {"trec": 4, "beir": 3}
+_ITERATION = re.compile(r"Q?[0-9]+(\.[0-9]+)?")  # 0 nearly always; TREC-COVID's rounds are 0.5, 1, 1.5, ...
 
 
 def read_qrels(path: PathLike, *, skipped: SkipReport | None = None) -> Qrels:
-    """Judgments from TREC's `qid iteration docid grade`, or BEIR's tab-separated `qid docid grade`.
+    """Judgments from TREC's `qid iteration docid grade`, or BEIR's `qid docid grade`.
 
-    The first line tells which, and may be BEIR's header. A judgment may be repeated, but not with another
-    grade. `irds:NAME` are the judgments of a dataset of ir_datasets.
+    The first line tells which by its number of columns, or is BEIR's header; tabs and spaces may be mixed.
+    An id may hold spaces where tabs separate three columns and the second word is not a number, which would
+    be an iteration. A judgment may be repeated, but not with another grade. `irds:NAME` are the judgments
+    of a dataset of ir_datasets.
 
     >>> file = getfixture("tmp_path") / "qrels.txt"
     >>> _ = file.write_text("q1 0 d1 2\\nq1 0 d2 0\\n")
@@ -35,11 +40,11 @@ def read_qrels(path: PathLike, *, skipped: SkipReport | None = None) -> Qrels:
     format: QrelsFormat | None = None
     for number, line in read_lines(path, skipped=skipped):
         if format is None:
-            format = "beir" if line.count("\t") == 2 else "trec"
-            if line.split("\t") == _BEIR_HEADER:
+            format = _format(line)
+            if split_columns(line) == _BEIR_HEADER:
                 continue
         try:
-            qid, docid, grade = _parse(line, format)
+            qid, docid, grade = _parse(line, format or "trec")
             judged = qrels.setdefault(qid, {})
             if judged.setdefault(docid, grade) != grade:
                 problem = f"{docid!r} is judged {grade} for {qid!r}, and {judged[docid]} above"
@@ -49,12 +54,31 @@ def read_qrels(path: PathLike, *, skipped: SkipReport | None = None) -> Qrels:
     return qrels
 
 
+def _format(line: str) -> QrelsFormat | None:
+    """What a file is whose first good line is this one; nothing, if it is not good.
+
+    Mixed white space makes `q1<tab>0 d1<tab>1` of a TREC line: as BEIR's it would be the judgment of a
+    document `0 d1` that no run has, and every measure would be 0.
+    """
+    columns, tabbed = split_columns(line), _tabbed(line)
+    if len(columns) == 4 and not (tabbed and not _ITERATION.fullmatch(columns[1])):
+        return "trec"
+    # by spaces, `q1 0 d1` is rather a TREC line whose grade is missing
+    return "beir" if tabbed or (len(columns) == 3 and not _ITERATION.fullmatch(columns[1])) else None
+
+
+def _tabbed(line: str) -> list[str]:
+    """The three columns that tabs separate, which may hold spaces; nothing, if there are not three."""
+    cells = [cell.strip(" \r\f\v") for cell in line.split("\t")]
+    return cells if len(cells) == _COLUMNS["beir"] and all(cells) else []
+
+
 def _parse(line: str, format: QrelsFormat) -> tuple[str, str, int]:
-    cells = line.split("\t") if format == "beir" else split_columns(line)
-    expected = 3 if format == "beir" else 4
-    if len(cells) != expected:
-        problem = f"{len(cells)} columns where these qrels have {expected}"
-        raise InputError(problem, remedy="write qid, 0, docid and grade")
+    cells = (format == "beir" and _tabbed(line)) or split_columns(line)
+    if len(cells) != _COLUMNS[format]:
+        problem = f"{len(cells)} columns where these qrels have {_COLUMNS[format]}"
+        iteration = "0, " if format == "trec" else ""
+        raise InputError(problem, remedy=f"write qid, {iteration}docid and grade")
     try:
         grade = int(cells[-1])
     except ValueError:

@@ -152,18 +152,28 @@ class Truncation:
     query_tokens: int = 0
     query_tokens_lost: int = 0
     at_least: bool = False  # some text was too long to count all its tokens
+    queries_at_least: bool = False  # some query was
 
     def __add__(self, other: Truncation) -> Truncation:
-        names = [each.name for each in fields(self) if each.name != "at_least"]
+        names = [each.name for each in fields(self) if each.name not in ("at_least", "queries_at_least")]
         sums = {name: getattr(self, name) + getattr(other, name) for name in names}
-        return Truncation(**sums, at_least=self.at_least or other.at_least)
+        return Truncation(
+            **sums,
+            at_least=self.at_least or other.at_least,
+            queries_at_least=self.queries_at_least or other.queries_at_least,
+        )
 
     def __str__(self) -> str:
         text = _report(
             "text", self.texts_cut, self.texts, self.text_tokens_lost, self.text_tokens, self.at_least
         )
         query = _report(
-            "query", self.queries_cut, self.queries, self.query_tokens_lost, self.query_tokens, False
+            "query",
+            self.queries_cut,
+            self.queries,
+            self.query_tokens_lost,
+            self.query_tokens,
+            self.queries_at_least,
         )
         return f"{text}; {query}"
 
@@ -424,6 +434,7 @@ def _truncation(asked: _Asked, texts: Tokenised, used: Array, budgets: Array) ->
         query_tokens=int(asked.queries.lengths.sum()),
         query_tokens_lost=int(query_lost.sum()),
         at_least=bool((lengths >= COUNTED).any()),
+        queries_at_least=bool((asked.queries.lengths >= COUNTED).any()),
     )
 
 

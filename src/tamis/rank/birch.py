@@ -188,7 +188,8 @@ class Birch(PassageReranker):
             raise TamisError(
                 f"birch has no document scores to work on for query {ranking.query.id!r}",
                 remedy="put a stage that scores before it, as in `bm25 >> birch(mono)` or, where the "
-                "candidates are given, `mono >> birch(mono)`; or use alpha=0, which counts the sentences alone",
+                "candidates are given, `mono >> birch(mono)`; or use alpha=0, which counts the sentences "
+                "alone",
             )
 
     def _sentences(self, ranking: Ranking, scored: Sequence[Scored]) -> Sentences:

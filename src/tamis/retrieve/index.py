@@ -110,7 +110,7 @@ class Index:
         commit_every: int | None = None,
     ) -> Index:
         """Index `documents` into a new folder; `positions` are needed by the sequential dependence model."""
-        folder = Path(path)
+        folder, documents = Path(path), _several(documents)
         if commit_every is not None and commit_every < 1:
             raise InputError(f"cannot commit every {commit_every} documents", remedy="use 1 or more, or None")
         with create(
@@ -142,6 +142,7 @@ class Index:
 
     def add(self, documents: Iterable[Document], *, on_duplicate: OnDuplicate = "error") -> None:
         """Add documents and commit; for `on_duplicate` see `writer`."""
+        documents = _several(documents)
         with self.writer(on_duplicate=on_duplicate) as writer:
             for document in documents:
                 writer.add(document)
@@ -151,8 +152,7 @@ class Index:
         """Delete documents and commit."""
         ids = listed(ids)
         with self.writer() as writer:
-            for identity in dict.fromkeys(ids):  # one named twice is gone at the second time
-                writer.delete(identity)
+            writer.delete(*ids)
             writer.commit()
 
     def merge(self) -> None:
@@ -320,6 +320,15 @@ class Index:
     def df(self, term: str) -> int:
         """In how many documents an analysed term occurs."""
         return sum(entry.df for segment in self.segments if (entry := segment.term(term)))
+
+
+def _several(documents: Iterable[Document]) -> Iterator[Document]:
+    """Refuse what cannot be gone through, such as a single document, before anything is written."""
+    try:
+        return iter(documents)
+    except TypeError:  # from callers without a type checker
+        problem = f"a {type(documents).__name__} is no list of documents"
+        raise InputError(problem, remedy="give an iterable of tamis.Document(id, text)") from None
 
 
 def _located(commit: Commit, identity: str) -> tuple[Segment, int]:

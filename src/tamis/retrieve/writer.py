@@ -6,7 +6,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -23,8 +23,24 @@ from tamis.retrieve.segment import Segment, SegmentInfo, SegmentWriter, merge_se
 from tamis.text.analyze import get_analyzer
 
 SEGMENTS_KEPT = 8  # a commit that leaves more merges the smallest ones
+_NAMED = 5  # how many ids an error names
 OnDuplicate = Literal["error", "replace", "skip"]
 _KEEP: dict[str, Keep | None] = {"error": None, "replace": "last", "skip": "first"}
+
+
+@dataclass(slots=True)
+class Skipped:
+    """Documents that were not added because a committed one has their id, where that is the rule."""
+
+    count: int = 0
+    changed: int = 0  # of these, how many have another title or text than the one that is kept
+    first_changed: str = ""  # the id of one
+
+    def add(self, document: Document, kept: Document) -> None:
+        self.count += 1
+        if (document.title, document.text) != (kept.title, kept.text):
+            self.first_changed = self.first_changed or document.id
+            self.changed += 1
 
 
 class IndexWriter:
@@ -38,6 +54,7 @@ class IndexWriter:
         self._folder = folder
         self._last = commit
         self._on_duplicate: OnDuplicate = on_duplicate
+        self.skipped = Skipped()
         self._is_new = is_new
         self._ended = False
         self._deleted: dict[str, Array] = {}  # segment name -> bits to be committed
@@ -55,10 +72,10 @@ class IndexWriter:
         if not isinstance(document, Document):  # from callers without a type checker
             problem = f"a {type(document).__name__} is no document"
             raise InputError(problem, remedy="give a tamis.Document(id, text)")
-        found = self._last.find(document.id) if self._last.segments else None
-        if found is not None and self._is_deleted(*found):
-            found = None
+        found = self._find(document.id)
         if found is not None and self._on_duplicate == "skip":
+            segment, number = found
+            self.skipped.add(document, segment.store.document(number))
             return
         if found is not None and self._on_duplicate == "error":
             raise DuplicateIdError(
@@ -79,16 +96,28 @@ class IndexWriter:
         if found is not None:
             self._mark(*found)
 
-    def delete(self, identity: str) -> None:
-        """Delete a committed document."""
+    def delete(self, *identities: str) -> None:
+        """Delete committed documents: all, or none if one is not there."""
         self._check_usable()
-        found = self._last.find(identity)
-        if found is None or self._is_deleted(*found):
-            raise UnknownDocumentError(
-                f"the index holds no document {identity!r}",
-                remedy="check the id; documents just added must be committed",
-            )
-        self._mark(*found)
+        wanted = dict.fromkeys(identities)  # one named twice would be gone at the second time
+        places = {identity: self._find(identity) for identity in wanted}
+        unknown = [identity for identity, place in places.items() if place is None]
+        if unknown:
+            raise self._unknown(unknown, len(places))
+        for place in places.values():
+            if place is not None:
+                self._mark(*place)
+
+    def _unknown(self, ids: Sequence[str], wanted: int) -> UnknownDocumentError:
+        remedy = f"check the id{'s' if len(ids) > 1 else ''}"
+        if self.pending:
+            remedy += ", and commit what is just added before you delete it"
+        if len(ids) == 1:
+            return UnknownDocumentError(f"the index holds no document {ids[0]!r:.100}", remedy=remedy)
+        some = ", ".join(f"{identity!r:.100}" for identity in ids[:_NAMED])
+        more = ", ..." if len(ids) > _NAMED else ""
+        problem = f"the index does not hold {len(ids):,} of these {wanted:,} documents ({some}{more})"
+        return UnknownDocumentError(problem, remedy=remedy)
 
     def commit(self) -> None:
         """Write what is pending, make it durable, and replace the manifest."""
@@ -147,6 +176,11 @@ class IndexWriter:
             positions=self._last.manifest.positions,
             keep=_KEEP[self._on_duplicate],
         )
+
+    def _find(self, identity: str) -> tuple[Segment, int] | None:
+        """Where the committed document with this id is, unless it is deleted since."""
+        found = self._last.find(identity)
+        return None if found is None or self._is_deleted(*found) else found
 
     def _is_deleted(self, segment: Segment, number: int) -> bool:
         bits = self._deleted.get(segment.info.name)
@@ -215,7 +249,10 @@ def create(
         raise InputError(f"{folder} is not empty and is not an index", remedy="choose another folder")
     with writer_lock(folder):
         if (folder / "manifest.json").exists() and not overwrite:
-            remedy = "go on with it (--resume), add to it (--add) or overwrite it (--overwrite)"
+            remedy = (
+                "go on with it (--resume), add to it (--add) or overwrite it (--overwrite); "
+                "in Python: Index.open(path).add(documents), or overwrite=True"
+            )
             raise InputError(f"{folder} already holds an index", remedy=remedy)
         remove_unnamed(folder)
         manifest = Manifest(secrets.token_hex(8), _generation(folder), analyzer, positions, ())
