@@ -125,7 +125,7 @@ def test_other_schedules() -> None:
     assert [learning_rate(step, all_of_it) for step in range(4)] == [0.25, 0.5, 0.75, 1.0]
 
 
-def test_only_matrices_decay_and_the_head_has_its_own_rate(folder: Path) -> None:
+def test_only_matrices_decay_and_what_is_new_in_the_head_has_its_own_rate(folder: Path) -> None:
     encoder = Encoder.from_checkpoint(load_checkpoint(folder))
     plan = Optimiser(learning_rate=1e-5, head_learning_rate=1e-4, weight_decay=0.05, steps=1)
     names = {id(parameter): name for name, parameter in encoder.named_parameters()}
@@ -134,7 +134,7 @@ def test_only_matrices_decay_and_the_head_has_its_own_rate(folder: Path) -> None
     assert found.keys() == set(names.values())
     for name, (decay, scale) in found.items():
         assert decay == (0.0 if name.endswith(".bias") or ".norm." in name else 0.05), name
-        assert scale == (10.0 if name.startswith("head.") else 1.0), name
+        assert scale == (10.0 if name.startswith("head.output.") else 1.0), name
 
 
 class _Line:

@@ -31,6 +31,7 @@ _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
 }
 _QKV = ("query", "key", "value")  # one matrix here, three in a checkpoint
+_POOLED = ("bert", "albert")  # families whose heads begin with the pooler of pretraining
 
 
 class Encoder(nn.Module):
@@ -57,6 +58,11 @@ class Encoder(nn.Module):
             encoder = cls(checkpoint.config)
         encoder.load_state_dict(_fused(checkpoint), assign=True)
         return encoder.eval()
+
+    @property
+    def pooler(self) -> nn.Linear | None:
+        """The head's first layer, where pretraining has taught it; the other families' heads are all new."""
+        return self.head.dense if self.config.family in _POOLED else None
 
     def tensors(self) -> dict[str, Array]:
         """The weights under the names of a checkpoint (see `tamis.models.names`), float32."""

@@ -15,7 +15,7 @@ import json
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from hashlib import file_digest
 from pathlib import Path
@@ -34,6 +34,7 @@ from tamis.models.weights import stored_tensors, write_tensors
 
 HEAD = "tamis.safetensors"
 _TABLE = "embeddings"  # the static ones, among the head's tensors
+_OLD = "-old"  # how the name ends of a folder that another takes the place of
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,22 @@ def save_long(checkpoint: LongCheckpoint, folder: str | Path) -> None:
             file.write(json.dumps({"format": FORMAT, **asdict(model.plan)}, indent=2) + "\n")
 
 
+def put_back(folder: Path) -> None:
+    """Give a model its name back that a kill has left without it, between the two renames by which another
+    takes its place. That other one is whole by then, and has the name if it is still there.
+
+    >>> put_back(getfixture("tmp_path") / "best")  # of which there is nothing
+    """
+    if folder.exists():
+        return
+    for old in folder.parent.glob(f"{TEMPORARY}*{_OLD}"):
+        new = old.with_name(old.name.removesuffix(_OLD))
+        if old.name.startswith(_temporary(folder)):
+            with storage_errors(folder):
+                (new if new.exists() else old).rename(folder)
+            return
+
+
 def _tokenizer(start: Checkpoint) -> Tokenizer:
     tokenizer = Tokenizer(start.folder)
     _check_vocabulary(tokenizer, start.config.vocabulary)
@@ -141,9 +158,9 @@ def _fingerprint(folder: Path, start: Checkpoint | None) -> str:
 
 @contextmanager
 def _replaced(folder: Path) -> Iterator[Path]:
-    """A new folder that takes the name of an old one when it is whole."""
-    new = folder.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
-    old = new.with_name(f"{new.name}-old")
+    """A new folder that takes the name of an old one when it is whole; see `put_back`."""
+    new = folder.with_name(f"{_temporary(folder)}{secrets.token_hex(8)}")
+    old = new.with_name(f"{new.name}{_OLD}")
     with storage_errors(folder):
         new.mkdir(parents=True)
         try:
@@ -153,7 +170,15 @@ def _replaced(folder: Path) -> Iterator[Path]:
                 folder.rename(old)
             new.rename(folder)
         except BaseException:
+            if old.exists() and not folder.exists():
+                with suppress(OSError):
+                    old.rename(folder)
             shutil.rmtree(new, ignore_errors=True)
             raise
         sync_folder(folder.parent)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def _temporary(folder: Path) -> str:
+    """How the name of a folder begins that shall take the place of this one."""
+    return f"{TEMPORARY}{folder.name}-"

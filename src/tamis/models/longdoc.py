@@ -154,6 +154,7 @@ def _truncation(texts: Tokenised, made: _Spans, ends: Array, cut: Truncation) ->
         query_tokens=cut.query_tokens,
         query_tokens_lost=cut.query_tokens_lost,
         at_least=bool((texts.lengths >= COUNTED).any()),
+        queries_at_least=cut.queries_at_least,
     )
 
 

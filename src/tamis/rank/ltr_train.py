@@ -14,6 +14,7 @@ from tamis.errors import InputError
 from tamis.evaluate.chance import check_seed, seeded
 from tamis.evaluate.engines import computed, formula
 from tamis.evaluate.formulae import Graded, graded
+from tamis.evaluate.judgments import checked
 from tamis.evaluate.measures import over_queries, parse_measures
 from tamis.formats import Qrels
 from tamis.rank.combine import Interpolation
@@ -183,6 +184,7 @@ def _lists(
     index: Index | None,
     normalise: Interpolation,
 ) -> list[_List]:
+    qrels = checked(qrels)
     judged = trainable(candidates, qrels)
     rankings = [candidates[qid] for qid in judged]
     lists: list[_List] = []

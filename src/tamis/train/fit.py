@@ -27,6 +27,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from tamis.errors import TamisError
 from tamis.files import storage_errors
+from tamis.models.encoder import Encoder
 from tamis.train.processes import Processes
 from tamis.train.recipe import Optimiser, Run
 from tamis.train.state import BEST, LAST, Log, State, clear_remains, load_state, require_new, save_state
@@ -119,29 +120,39 @@ def warm_up_steps(optimiser: Optimiser) -> int:
 
 def total_steps(optimiser: Optimiser) -> int:
     if optimiser.steps is None:
-        raise TamisError("epochs without data", remedy="say how many steps they are (`with_steps`)")
+        raise TamisError("epochs without data", remedy="say how many steps they are (`in_steps`)")
     return optimiser.steps
 
 
 def parameter_groups(module: nn.Module, optimiser: Optimiser) -> list[dict[str, Any]]:
     """Parameters by their decay and rate. What adds or scales (biases, norms) does not decay: it has no
-    matrix whose size could be traded between layers. `scale` is the rate as a multiple of the schedule's.
+    matrix whose size could be traded between layers. `scale` is the rate as a multiple of the schedule's:
+    heads have one of their own because they begin at random, which a pooler does not.
 
     >>> [group["weight_decay"] for group in parameter_groups(nn.Linear(2, 2), Optimiser(steps=1))]
     [0.01, 0.0]
     """
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    pretrained = _poolers(module)
     for name, parameter in module.named_parameters():
         if not parameter.requires_grad:
             continue
         decay = optimiser.weight_decay if parameter.ndim > 1 else 0.0
-        in_head = "head" in name.split(".") and optimiser.head_learning_rate is not None
-        scale = (optimiser.head_learning_rate or 0.0) / optimiser.learning_rate if in_head else 1.0
+        rate = optimiser.learning_rate
+        if "head" in name.split(".") and parameter not in pretrained:
+            rate = optimiser.head_learning_rate or rate
+        scale = rate / optimiser.learning_rate
         groups.setdefault((scale, decay), []).append(parameter)
     return [
         {"params": parameters, "weight_decay": decay, "scale": scale}
         for (scale, decay), parameters in groups.items()
     ]
+
+
+def _poolers(module: nn.Module) -> set[nn.Parameter]:
+    """What lies in a head and yet was pretrained."""
+    encoders = (each for each in module.modules() if isinstance(each, Encoder))
+    return {parameter for each in encoders if each.pooler for parameter in each.pooler.parameters()}
 
 
 def fit(
@@ -241,7 +252,8 @@ class _Fitting:
         if first and self.every and not self.step and self.best is None:
             self.report(log, {"step": 0, "dev": self.evaluate()})
         since, pairs = time.perf_counter(), 0
-        stopped = self.step > 0 and self.out_of_patience()  # before it was asked to go on
+        # before it was asked to go on; at the last step there was nothing left to be stopped
+        stopped = 0 < self.step < self.steps and self.out_of_patience()
         for parts in _ahead(iter(()) if stopped else self.waiting()):
             self.try_to_advance(parts)
             pairs += sum(part.pairs for part in parts)

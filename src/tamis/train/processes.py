@@ -5,11 +5,17 @@ from __future__ import annotations
 import importlib
 import os
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+
+# How long one waits for the others. While the first ranks the dev run, or writes, they wait in their next
+# step, and torch would give up after 10 minutes on cards and 30 on processors. This is longer than any dev
+# run, and nothing is gained by less: when a process dies, torchrun ends the others.
+_TIMEOUT = timedelta(days=7)
 
 
 class Processes:
@@ -38,7 +44,8 @@ class Processes:
             # torch imports this module later by itself, and the defaults of its functions would then hold
             # the group for good: see __exit__
             importlib.import_module("torch.distributed.nn.functional")
-            dist.init_process_group("nccl" if self.device.type == "cuda" else "gloo")
+            backend = "nccl" if self.device.type == "cuda" else "gloo"
+            dist.init_process_group(backend, timeout=_TIMEOUT)
             self.joined = True
         return self
 

@@ -30,8 +30,9 @@ def ranking_loss(margins: Tensor, batch: RankingBatch, loss: Loss) -> Tensor:
 
     def there(values: Array) -> Tensor:
         host = torch.from_numpy(np.ascontiguousarray(values))
-        # from pinned memory, so that the copy need not be waited for
-        return host.pin_memory().to(margins.device, non_blocking=True) if margins.is_cuda else host
+        if margins.is_cuda:  # from pinned memory, so that the copy need not be waited for
+            return host.pin_memory().to(margins.device, non_blocking=True)
+        return host.to(margins.device)
 
     labels, ends, weights = there(batch.labels), there(batch.ends), there(batch.weights)
     each = there(np.repeat(batch.weights, np.diff(batch.ends)))  # the weight of each input

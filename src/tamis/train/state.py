@@ -21,6 +21,7 @@ from torch import Tensor
 
 from tamis.errors import CorruptError, InputError
 from tamis.files import TEMPORARY, atomic_write, storage_errors, unreadable
+from tamis.models.long_checkpoint import put_back
 
 STATE = Path("state", "state.pt")
 LAST, BEST = "last", "best"  # models
@@ -31,7 +32,7 @@ LOG = "log.jsonl"
 class State:
     """All that a run needs to go on as if it had never stopped."""
 
-    recipe: str  # see `digest` of the loop: a state belongs to one recipe
+    recipe: str  # `identity` of its task: a state belongs to one recipe
     weights: Mapping[str, Tensor]
     optimiser: Mapping[str, Any]
     step: int = 0  # steps done
@@ -97,7 +98,10 @@ def require_new(out: Path, resume: bool) -> None:
 
 
 def clear_remains(out: Path) -> None:
-    """Delete what a kill has left of what was being written: a state is three times as large as the model."""
+    """Delete what a kill has left of what was being written: a state is three times as large as the model.
+    A model that was being replaced first gets its name back, for it lies among that."""
+    for model in (BEST, LAST):
+        put_back(out / model)
     for folder in (out, out / STATE.parent, out / BEST, out / LAST):
         with storage_errors(folder):
             for path in folder.glob(f"{TEMPORARY}*"):
