@@ -160,6 +160,12 @@ def test_what_is_refused(text: str, said: str, index: Index) -> None:
         index.pipeline(f"bm25 >> {text}")
 
 
+def test_grades_are_whole_numbers(index: Index) -> None:
+    found = index.bm25().run([Query("q1", "a b")])
+    with pytest.raises(InputError, match=r"the grade 0\.5 of .* is not a whole number"):
+        train_ltr(found, {"q1": {found["q1"].ids[0]: 0.5}}, ["score"], "RR", index=index)
+
+
 def test_what_python_may_get_wrong(index: Index) -> None:
     with pytest.raises(InputError, match="idf of ltr needs an index"):
         LTR(idf=1.0)
