@@ -34,6 +34,8 @@ def test_word_windows_hold_every_word_and_no_window_is_inside_another(
     ] == (text.split())
     assert all(len(each) == window for each in seen[:-1])
     assert all(one.start < other.start and one.stop < other.stop for one, other in pairwise(found))
+    most = data.draw(st.integers(1, 5))
+    assert word_windows(text, window, stride, most) == found[:most]
 
 
 @given(st.integers(0, 500), st.integers(1, 50), st.data())

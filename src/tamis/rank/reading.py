@@ -171,11 +171,12 @@ class Reader:
         headed = [replace(document, title=self._heading(document)) for document in documents]
         places, lost = [], []
         for document in headed:
-            found = self._places(document.text)
+            found = self._places(document.text, self.cutting.first if wanted is None else None)
+            beyond = len(document.text[found[-1].stop :].split())
             if wanted is not None:
                 found = [each for each in found if wanted(document.text[each.start : each.stop])]
             places.append(self.cutting.chosen(found, document.id))
-            lost.append(_words_lost(document.text, found, places[-1]))
+            lost.append(_words_lost(document.text, found, places[-1]) + beyond)
         tokens = self._tokenised(headed, places)
         longest = [each.lengths.max(initial=0) for each in tokens]
         for number in np.flatnonzero(np.array(longest) > self.room).tolist():
@@ -186,9 +187,13 @@ class Reader:
             places[number], (tokens[number],) = own, self._tokenised([document], [own])
         return [Read(*each) for each in zip(places, tokens, lost, strict=True)]
 
-    def _places(self, text: str) -> list[Passage]:
-        cut = sentence_windows if self.cutting.unit == "sentences" else word_windows
-        return cut(text, *self.cutting.sizes) or [Passage(0, 0)]
+    def _places(self, text: str, most: int | None) -> list[Passage]:
+        """All passages, or of words the first, which can be found without the others."""
+        if self.cutting.unit == "sentences":
+            found = sentence_windows(text, *self.cutting.sizes)
+        else:
+            found = word_windows(text, *self.cutting.sizes, most)
+        return found or [Passage(0, 0)]
 
     def _heading(self, document: Document) -> str:
         """What stands before each passage: the title, and of a long one so much that half the room is left

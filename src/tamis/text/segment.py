@@ -18,7 +18,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -90,13 +90,13 @@ def trimmed(text: str, start: int, stop: int) -> Passage:
 # ------------------------------------------------------------------------------------------------------------
 
 
-def words(text: str) -> list[Passage]:
-    """The words of a text.
+def words(text: str, most: int | None = None) -> list[Passage]:
+    """The words of a text, or the first of them.
 
     >>> words(" a  sieve ")
     [Passage(start=1, stop=2), Passage(start=4, stop=9)]
     """
-    return [Passage(*match.span()) for match in _WORD.finditer(text)]
+    return [Passage(*match.span()) for match in islice(_WORD.finditer(text), most)]
 
 
 def windows(count: int, window: int, stride: int) -> list[tuple[int, int]]:
@@ -114,14 +114,18 @@ def windows(count: int, window: int, stride: int) -> list[tuple[int, int]]:
     return [(start, min(start + window, count)) for start in starts]
 
 
-def word_windows(text: str, window: int = 150, stride: int = 75) -> list[Passage]:
+def word_windows(text: str, window: int = 150, stride: int = 75, most: int | None = None) -> list[Passage]:
     """Windows of words (Dai & Callan 2019), from the first letter of the first word to the last of the last.
+    Of a book `most` saves the time for those that nobody reads.
 
     >>> text = "one two three four five"
     >>> [text[start:stop] for start, stop in word_windows(text, window=3, stride=2)]
     ['one two three', 'three four five']
+    >>> [text[start:stop] for start, stop in word_windows(text, window=3, stride=2, most=1)]
+    ['one two three']
     """
-    return joined(words(text), window, stride)
+    read = None if most is None else (most - 1) * stride + window
+    return joined(words(text, read), window, stride)
 
 
 def sentence_windows(text: str, window: int = 1, stride: int = 1) -> list[Passage]:
