@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -17,6 +18,7 @@ from tamis import Index, Mono  # noqa: E402
 from tamis.cli import main  # noqa: E402
 from tamis.evaluate.measures import evaluate  # noqa: E402
 from tamis.formats import read_corpus, read_qrels, read_queries  # noqa: E402
+from tamis.models.weights import stored_tensors  # noqa: E402
 from tamis.train.state import LOG, STATE, read_log  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -180,3 +182,8 @@ def test_two_processes_learn_as_one(made: Path, tmp_path: Path, two_processes: C
     assert [line["step"] for line in two] == [line["step"] for line in one]
     for line, other in zip(two, one, strict=True):
         assert line.get("loss", 0.0) == pytest.approx(other.get("loss", 0.0), abs=1e-3)
+    weights = [stored_tensors(tmp_path / name / "last" / "model.safetensors") for name in ("two", "one")]
+    for name, tensor in weights[0].items():
+        if name.endswith("key.bias"):  # has no gradient but rounding errors, of which Adam makes whole steps
+            continue
+        np.testing.assert_allclose(tensor.read(), weights[1][name].read(), atol=1e-4, err_msg=name)
