@@ -187,3 +187,13 @@ def test_two_processes_learn_as_one(made: Path, tmp_path: Path, two_processes: C
         if name.endswith("key.bias"):  # has no gradient but rounding errors, of which Adam makes whole steps
             continue
         np.testing.assert_allclose(tensor.read(), weights[1][name].read(), atol=1e-4, err_msg=name)
+
+
+def test_two_processes_stop_together(made: Path, tmp_path: Path, two_processes: Callable[..., str]) -> None:
+    """Only the first measures: the other must be told, or it waits for a step that does not come."""
+    rest = "every = 1\n[run]\nbatch = 4\npatience = 2"
+    plan = recipe(made, tmp_path, "learning_rate = 1e-9\nsteps = 50\ndropout = 0.0", rest)
+    told = json.loads(two_processes(*trained(plan, tmp_path / "two", "--json")))
+    assert told["stopped"] and told["steps"] < 50
+    again = json.loads(two_processes(*trained(plan, tmp_path / "two", "--json", "--resume")))
+    assert again["stopped"] and again["steps"] == told["steps"]
