@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 from tamis.errors import CorruptError, InputError
+from tamis.fields import Count, Share, build, check
 from tamis.files import read_text
 from tamis.models.templates import COUNTED
-from tamis.train.fields import Count, Share, build, check
 
 PLAN = "tamis.json"
 FORMAT = 1

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tamis.errors import InputError
-from tamis.train.fields import read_toml
+from tamis.fields import read_toml
 
 BUNDLED = Path(__file__).parent / "recipes"
 

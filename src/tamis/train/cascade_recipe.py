@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tamis.errors import InputError
+from tamis.fields import BelowOne, Count, build, check
 from tamis.models.exits import Heads
-from tamis.train.fields import BelowOne, Count, build, check
 from tamis.train.recipe import Recipe, in_pairs, read_tables
 
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Literal
 
 from tamis.errors import InputError
-from tamis.train.fields import Count, NotNegative, Text, Whole, build, check
+from tamis.fields import Count, NotNegative, Text, Whole, build, check
 from tamis.train.pretrain_recipe import Length, Random, require_corpus, require_steps
 from tamis.train.recipe import (
     Data,

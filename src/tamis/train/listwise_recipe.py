@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tamis.errors import InputError
-from tamis.train.fields import Count, build, check
+from tamis.fields import Count, build, check
 from tamis.train.recipe import Recipe, read_tables
 
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tamis.errors import InputError
+from tamis.fields import Text, build
 from tamis.models.long_plan import LongDoc
-from tamis.train.fields import Text, build
 from tamis.train.recipe import Recipe, in_pairs, read_tables
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from tamis.errors import InputError
-from tamis.train.fields import Bound, Count, Positive, Text, build, check
+from tamis.fields import Bound, Count, Positive, Text, build, check
 from tamis.train.masked import LEAST
 from tamis.train.recipe import Optimiser, Run, check_patience, read_tables
 from tamis.train.rop import MEAN_SIZE, MU

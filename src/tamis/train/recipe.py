@@ -23,10 +23,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from tamis.errors import InputError
-from tamis.models.templates import Form
-from tamis.text.topics import TopicField
-from tamis.train.bases import bundled, read_tables
-from tamis.train.fields import (
+from tamis.fields import (
     BelowOne,
     Count,
     NotNegative,
@@ -37,6 +34,9 @@ from tamis.train.fields import (
     build,
     check,
 )
+from tamis.models.templates import Form
+from tamis.text.topics import TopicField
+from tamis.train.bases import bundled, read_tables
 
 __all__ = [
     "KINDS",
