@@ -276,7 +276,8 @@ def evidence_shown(
                 continue
             documents += 1
             whole = sentences(identity)
-            spans = apart(grown(span, whole) for span in ranking.evidence[identity])
+            read = ranking.evidence[identity]
+            spans = apart(read, [grown(span, whole) for span in read])
             for start, stop in places.get(qid, {}).get(identity, ()):
                 inside += any(span.start <= start and stop <= span.stop for span in spans)
                 marked += 1

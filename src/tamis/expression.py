@@ -82,7 +82,8 @@ def then(*nodes: Node) -> Node:
     return stages[0] if len(stages) == 1 else Then(tuple(stages))
 
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
+#: Characters that break lines, turn their direction, steer terminals, or are halves.
+_UNSHOWN = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:[-+.][A-Za-z0-9_]+)*\+?")
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w.])")
 _QUOTED = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
@@ -263,9 +264,9 @@ def _print_value(value: Value) -> str:
 
 
 def _quoted(value: str) -> str:
-    """As people write it; only half a character, which a path can hold and no terminal can show, is escaped.
+    """As people write it; what no terminal should show, and a path can hold, is escaped.
 
     >>> print(_quoted("modèle"), _quoted("a\\ud800"))
     "modèle" "a\\ud800"
     """
-    return json.dumps(value, ensure_ascii=bool(_SURROGATE.search(value)))
+    return json.dumps(value, ensure_ascii=bool(_UNSHOWN.search(value)))

@@ -141,8 +141,8 @@ def check_searches(node: Node) -> None:
 def parameters_of(name: str) -> dict[str, inspect.Parameter]:
     """What a stage of the language takes.
 
-    >>> list(parameters_of("duo"))
-    ['model', 'aggregate', 'm', 'seed', 'k', 'precision', 'revision']
+    >>> list(parameters_of("rm3"))
+    ['terms', 'docs', 'weight']
     """
     giver, _ = STAGES[name]
     known = inspect.signature(_imported(giver) if isinstance(giver, str) else giver, eval_str=True)

@@ -58,6 +58,9 @@ def test_a_pipe_in_a_folder_is_left_out_and_told(options: list[str]) -> None:
     )
     assert list(Index.open("idx").ids()) == ["soup.txt"]
     assert files_left_out(Path("notes")) == files_left_out(Path("notes"), "text") == [Path("notes/cake.txt")]
+    # no file has the suffix, and then every file is read
+    assert files_left_out(Path("notes"), "jsonl") == [Path("notes/cake.txt")]
+    Path("notes/a.jsonl").touch()
     assert files_left_out(Path("notes"), "jsonl") == [], "nobody wanted it"
 
 

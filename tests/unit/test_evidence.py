@@ -59,14 +59,28 @@ def test_odd_texts(text: str) -> None:
     assert whole_sentences(text, spans) == spans
 
 
-@given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=6))
-def test_nothing_is_shown_twice_and_the_best_is_shown_whole(places: list[tuple[int, int]]) -> None:
-    spans = [Span(start, start + length, 1.0) for start, length in places]
-    found = apart(spans)
+@given(st.permutations(range(5)), st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=5))
+def test_nothing_is_shown_twice_and_what_was_read_is_shown(
+    order: list[int], more: list[tuple[int, int]]
+) -> None:
+    """However far each grows."""
+    spans = [Span(10 * number, 10 * number + 7, 1.0) for number in order]
+    each = zip(spans, more, strict=False)
+    grown = [Span(max(0, span.start - left), span.stop + right, 1.0) for span, (left, right) in each]
+    found = apart(spans, grown)
     seen = [character for start, stop, _ in found for character in range(start, stop)]
     assert len(seen) == len(set(seen))
-    if found:
-        assert (found[0].start, found[0].stop) == (spans[0].start, spans[0].stop)
+    assert found[0] == grown[0]
+    for span in spans:
+        assert set(seen).issuperset(range(span.start, span.stop))
+
+
+def test_a_passage_keeps_its_side_of_a_better_one() -> None:
+    """The sentence that both are in is too long to complete the first, and ends with the second."""
+    text = ("word " * 400).strip()
+    spans = [Span(300, 599, 0.9), Span(900, 1_199, 0.8)]
+    for one, other in zip(whole_sentences(text, spans), spans, strict=True):
+        assert one.start <= other.start < other.stop <= one.stop and one.score == other.score
 
 
 @given(st.permutations(range(12)))

@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'tamis[torch]'")
 
 from tamis.errors import TamisError  # noqa: E402
+from tamis.models.checkpoint import load_checkpoint  # noqa: E402
 from tamis.models.config import EncoderConfig  # noqa: E402
 from tamis.models.encoder import Encoder  # noqa: E402
 from tamis.models.exit_encoder import ExitEncoder  # noqa: E402
@@ -21,6 +22,7 @@ from tamis.models.long_plan import LongDoc  # noqa: E402
 from tamis.models.names import hugging_face_names  # noqa: E402
 from tamis.models.passages import new_model  # noqa: E402
 from tamis.models.templates import Special  # noqa: E402
+from tamis.models.weights import stored_tensors, write_tensors  # noqa: E402
 from tamis.train import recipe  # noqa: E402
 from tamis.train.fit import Part, fit, parameter_groups, total_steps  # noqa: E402
 from tamis.train.recipe import Optimiser, Run  # noqa: E402
@@ -109,6 +111,20 @@ def test_a_pooler_has_the_rate_of_the_encoder_whose_part_it_was(family: Any) -> 
     new = {"head.output"} if pooled else {"head.dense", "head.output"}
     assert fast(Encoder(config(family))) == new
     assert fast(Encoder(config(family)), replace(PLAN, head_learning_rate=None)) == set()
+
+
+def test_a_pooler_that_was_not_pretrained_is_new(
+    tiny_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    """As of a checkpoint of a masked language model, which has none."""
+    folder = tiny_checkpoint(tmp_path / "model")
+    assert fast(Encoder.from_checkpoint(load_checkpoint(folder))) == {"head.output"}
+    kept = {name: stored.read() for name, stored in stored_tensors(folder / "model.safetensors").items()}
+    for name in [name for name in kept if "pooler" in name or "classifier" in name]:
+        del kept[name]
+    write_tensors(folder / "model.safetensors", kept)
+    bare = load_checkpoint(folder, require_head=False)
+    assert bare.new_head and fast(Encoder.from_checkpoint(bare)) == {"head.dense", "head.output"}
 
 
 def test_heads_beside_the_pretrained_one_are_all_new() -> None:

@@ -292,6 +292,12 @@ def test_a_recipe_of_another_command(read: Any, bundled: str, command: str, writ
             read(path)
 
 
+def test_a_table_of_another_command_does_not_make_it_a_recipe_of_that(written: Any) -> None:
+    text = '[model]\nstart = "m"\n[data]\ncorpus = ["c"]\n[optimiser]\nsteps = 1\n[dev]\nevery = 1\n'
+    with pytest.raises(InputError, match="the recipe has no field 'dev'"):
+        read_pretrain_recipe(written(text))
+
+
 def test_epochs_become_steps() -> None:
     def steps(epochs: float, epoch: int, accumulate: int = 1) -> int | None:
         plan = Optimiser(epochs=epochs, accumulate=accumulate)

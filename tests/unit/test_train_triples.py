@@ -214,7 +214,14 @@ def test_ids_are_not_learned_from_as_if_they_were_texts(made: Path) -> None:
     plan = recipe(made, Data(triples=str(made / "ids.tsv")))
     said = r"ids\.tsv, line 1: these look like ids .*\('q1', 'd1', 'd4'\): give queries and corpus too"
     with pytest.raises(InputError, match=said):
-        opened(made, plan).stream.batch(0)
+        opened(made, plan)
+
+
+def test_a_batch_of_single_words_is_no_reason_to_stop(made: Path, tmp_path: Path) -> None:
+    lines = ["onion soup\tsoup of onion\twater\n"] * 3 + ["cake\tflour\twater\n"] * 8
+    (tmp_path / "triples.tsv").write_text("".join(lines))
+    plan = recipe(made, Data(triples=str(tmp_path / "triples.tsv")))
+    assert len(opened(made, plan).stream.batch(1).data) == 2
 
 
 def test_files_that_are_not_there_or_empty(made: Path, tmp_path: Path) -> None:

@@ -136,7 +136,9 @@ def files_left_out(folder: Path, format: CorpusFormat | None = None) -> list[Pat
         others = (path for path in files if _suffix(path) in wanted)
         return [path for path in others if not path.relative_to(folder).parts[0].startswith(_OF_BEIR)]
     if format is not None:
-        return [path for path in files if is_special(path) and _SUFFIXES.get(_suffix(path)) == format]
+        own = [path for path in files if _SUFFIXES.get(_suffix(path)) == format]
+        read = own if any(not is_special(path) for path in own) else files
+        return [path for path in read if is_special(path)]
     return sorted(set(files) - {Path(source.path) for source in _folder_sources(folder, None)})
 
 

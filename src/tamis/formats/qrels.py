@@ -18,6 +18,7 @@ QrelsFormat = Literal["trec", "beir"]
 
 _BEIR_HEADER = ["query-id", "corpus-id", "score"]
 _COLUMNS: dict[QrelsFormat, int] = {"trec": 4, "beir": 3}
+_USUAL = ("0", "Q0")
 _ITERATION = re.compile(r"Q?[0-9]+(\.[0-9]+)?")  # 0 nearly always; TREC-COVID's rounds are 0.5, 1, 1.5, ...
 
 
@@ -25,8 +26,8 @@ def read_qrels(path: PathLike, *, skipped: SkipReport | None = None) -> Qrels:
     """Judgments from TREC's `qid iteration docid grade`, or BEIR's `qid docid grade`.
 
     The first line tells which by its number of columns, or is BEIR's header; tabs and spaces may be mixed.
-    An id may hold spaces where tabs separate three columns and the second word is not a number, which would
-    be an iteration. A judgment may be repeated, but not with another grade. `irds:NAME` are the judgments
+    An id may hold spaces where tabs separate three columns, unless the second word is 0, which then is an
+    iteration. A judgment may be repeated, but not with another grade. `irds:NAME` are the judgments
     of a dataset of ir_datasets.
 
     >>> file = getfixture("tmp_path") / "qrels.txt"
@@ -61,7 +62,7 @@ def _format(line: str) -> QrelsFormat | None:
     document `0 d1` that no run has, and every measure would be 0.
     """
     columns, tabbed = split_columns(line), _tabbed(line)
-    if len(columns) == 4 and not (tabbed and not _ITERATION.fullmatch(columns[1])):
+    if len(columns) == 4 and (not tabbed or columns[1] in _USUAL):
         return "trec"
     # by spaces, `q1 0 d1` is rather a TREC line whose grade is missing
     return "beir" if tabbed or (len(columns) == 3 and not _ITERATION.fullmatch(columns[1])) else None

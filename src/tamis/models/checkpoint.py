@@ -42,7 +42,7 @@ class Checkpoint:
     """A model: its shape, its weights under our names (see `tamis.models.names`), and where it lies.
 
     `fingerprint` changes whenever the scores could: it covers the weights, the config and the tokenizer.
-    `new_head` says that its ranking head has not been trained: it was drawn when the rest was loaded.
+    `drawn` are the tensors that it lacked and that were drawn when it was loaded.
     """
 
     folder: Path
@@ -50,7 +50,12 @@ class Checkpoint:
     tensors: Mapping[str, Array]
     fingerprint: str
     raw_config: Mapping[str, Any]
-    new_head: bool = False
+    drawn: frozenset[str] = frozenset()
+
+    @property
+    def new_head(self) -> bool:
+        """Whether its ranking head has not been trained."""
+        return any(map(is_output, self.drawn))
 
 
 def load_checkpoint(
@@ -85,8 +90,8 @@ def load_checkpoint(
     if not missing:
         return Checkpoint(folder, config, tensors, fingerprint, raw)
     head = _initial(config, missing, seed)
-    drawn = _overlay(tensors, head)
-    return Checkpoint(folder, config, drawn, _derived(fingerprint, head), raw, new_head=True)
+    whole, fingerprint = _overlay(tensors, head), _derived(fingerprint, head)
+    return Checkpoint(folder, config, whole, fingerprint, raw, drawn=frozenset(missing))
 
 
 def save_checkpoint(

@@ -50,6 +50,7 @@ class Encoder(nn.Module):
         self.embeddings = Embeddings(config)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.layer_groups))
         self.head = Head(config)
+        self.pooled = config.family in _POOLED  # whether pretraining has taught the head's first layer
 
     @classmethod
     def from_checkpoint(cls, checkpoint: Checkpoint) -> Encoder:
@@ -57,12 +58,13 @@ class Encoder(nn.Module):
         with torch.device("meta"):  # no time and memory for weights that are replaced at once
             encoder = cls(checkpoint.config)
         encoder.load_state_dict(_fused(checkpoint), assign=True)
+        encoder.pooled = encoder.pooled and "head.dense.weight" not in checkpoint.drawn
         return encoder.eval()
 
     @property
     def pooler(self) -> nn.Linear | None:
         """The head's first layer, where pretraining has taught it; the other families' heads are all new."""
-        return self.head.dense if self.config.family in _POOLED else None
+        return self.head.dense if self.pooled else None
 
     def tensors(self) -> dict[str, Array]:
         """The weights under the names of a checkpoint (see `tamis.models.names`), float32."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from tamis.ranking import Span
 from tamis.text.segment import Passage, sentences, trimmed
@@ -19,7 +19,7 @@ def whole_sentences(text: str, spans: Sequence[Span]) -> list[Span]:
     >>> [text[start:stop] for start, stop, _ in whole_sentences(text, [Span(15, 26, 0.9)])]
     ['A tamis is a fine sieve.']
     """
-    shown = apart(grown(span, _around(text, span)) for span in spans)
+    shown = apart(spans, [grown(span, _around(text, span)) for span in spans])
     return [Span(*trimmed(text, start, stop), score) for start, stop, score in shown]
 
 
@@ -39,22 +39,23 @@ def grown(span: Span, among: Sequence[Passage]) -> Span:
     return Span(start, stop, score)
 
 
-def apart(spans: Iterable[Span]) -> list[Span]:
-    """Without what a better one, which stands before, has too.
+def apart(spans: Sequence[Span], completed: Sequence[Span]) -> list[Span]:
+    """Passages, best first, as they are completed, without what a better one has too. Those that were read do
+    not overlap: each keeps its side of the others, however far it has grown.
 
-    >>> apart([Span(10, 20, 0.9), Span(15, 30, 0.8), Span(12, 18, 0.7)])
-    [Span(start=10, stop=20, score=0.9), Span(start=20, stop=30, score=0.8)]
+    >>> apart([Span(10, 18, 0.9), Span(22, 30, 0.8)], [Span(10, 24, 0.9), Span(16, 35, 0.8)])
+    [Span(start=10, stop=24, score=0.9), Span(start=24, stop=35, score=0.8)]
     """
-    found: list[Span] = []
-    for start, stop, score in spans:
-        for other in found:
-            if start < other.start:
-                stop = min(stop, other.start)
+    found: list[tuple[Span, Span]] = []
+    for span, (start, stop, score) in zip(spans, completed, strict=True):
+        for better, shown in found:
+            if span.start < better.start:
+                stop = min(stop, shown.start)
             else:
-                start = max(start, other.stop)
+                start = max(start, shown.stop)
         if start < stop:
-            found.append(Span(start, stop, score))
-    return found
+            found.append((span, Span(start, stop, score)))
+    return [shown for _, shown in found]
 
 
 def _around(text: str, span: Span) -> list[Passage]:

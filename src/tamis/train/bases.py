@@ -36,6 +36,8 @@ def read_tables(path: str | Path, command: str | None = None) -> dict[str, Any]:
     if "dev" not in read_toml(file) and "queries" not in tables.get("dev", {"queries": None}):
         del tables["dev"]
     meant = {name for name, own in _OWN.items() if not tables.keys().isdisjoint(own)}
+    if not isinstance(tables.get("data", []), list):  # the one of a corpus, whatever else is wrong
+        meant.discard("train")
     if command is not None and len(meant) == 1 and command not in meant:
         (other,) = meant
         raise InputError(f"a recipe of tamis {other}", remedy=f"use tamis {other}", path=path)

@@ -142,7 +142,7 @@ def save_pretraining(
     that its ranking head is worth keeping: after ROP, which trains it, or if the checkpoint was a ranker."""
     folder, config = Path(folder), checkpoint.config
     tensors = model.encoder.tensors()
-    save_checkpoint(replace(checkpoint, tensors=tensors), folder)
+    save_checkpoint(replace(checkpoint, tensors=tensors), folder, ranks=ranks)
     # Over the files just written, each of which is whole at any time: a kill between leaves a model without
     # the heads of pretraining, not a broken one.
     names = hugging_face_names(config)

@@ -61,7 +61,7 @@ def from_scratch(
         for number, (name, shape) in enumerate(shapes(config).items())
     }
     fingerprint = xxhash.xxh3_64(described.encode()).hexdigest()
-    return Checkpoint(folder, config, LazyTensors(readers), fingerprint, raw, new_head=True)
+    return Checkpoint(folder, config, LazyTensors(readers), fingerprint, raw, drawn=frozenset(readers))
 
 
 def _drawn(name: str, shape: Shape, seed: int, number: int) -> Array:

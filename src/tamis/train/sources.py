@@ -21,7 +21,13 @@ from tamis.train.fixed import fixed, sample
 from tamis.train.recipe import Data, Recipe
 from tamis.train.recipe import Examples as Drawn
 from tamis.train.sets import Report, TrainingSet
-from tamis.train.triples import IdTriples, TextTriples, file_fingerprint, stream_triples
+from tamis.train.triples import (
+    IdTriples,
+    TextTriples,
+    file_fingerprint,
+    require_texts,
+    stream_triples,
+)
 from tamis.train.watch import Watch
 
 
@@ -100,6 +106,8 @@ def _triples(data: Data, recipe: Recipe, tokenizer: Tokenizer) -> Examples:
     if data.queries is not None:
         queries = read_queries(data.queries, field=data.field)
         source = IdTriples(queries, _documents(data), tokenizer, limit)
+    else:
+        require_texts(data.triples)
     # to know how long an epoch is, the file is read once; who counts in steps need not wait for it
     counted = recipe.optimiser.epochs is not None
     stream = stream_triples(data.triples, source, _pairs_a_batch(recipe), counted=counted)

@@ -31,6 +31,7 @@ from tamis.train.streams import Batch, Stream
 
 _COMPARED = 1 << 20  # bytes at either end of a file by which it is known again
 _BATCH = 1024  # documents tokenised at a time
+_LOOKED_AT = 100  # lines by which ids are told from texts
 _LABELS = np.array([1, 0], np.float32)
 
 
@@ -169,13 +170,6 @@ class TextTriples:
 
     def batch(self, lines: Sequence[Line]) -> TrainingSet:
         rows = [_cells(line, line.text.split("\t"), "texts, separated by tabs") for line in lines]
-        if rows and all(_like_id(cell) for row in rows for cell in row):
-            some = ", ".join(map(repr, rows[0]))
-            raise InputError(
-                f"these look like ids and not like texts ({some})",
-                remedy="give queries and corpus too",
-                line=lines[0].number,
-            )
         texts = [text for _, relevant, other in rows for text in (relevant, other)]
         return _set(
             self._tokenizer.encode([query for query, _, _ in rows], limit=KEPT),
@@ -183,6 +177,16 @@ class TextTriples:
             [f"of line {line.number}" for line in lines],
             [f"{which} of line {line.number}" for line in lines for which in ("the first", "the second")],
         )
+
+
+def require_texts(path: PathLike) -> None:
+    """Refuse a file whose first lines are ids: their numbers would be learned from as if they were texts."""
+    lines = Lines(path).take(0, _LOOKED_AT)  # of a shorter file some come twice
+    rows = [line.text.split("\t") for line in lines]
+    if all(len(row) == 3 and all(map(_like_id, row)) for row in rows):
+        problem = f"these look like ids and not like texts ({', '.join(map(repr, rows[0]))})"
+        error = InputError(problem, remedy="give queries and corpus too")
+        raise located(error, path, lines[0].number)
 
 
 def _like_id(cell: str) -> bool:
