@@ -100,7 +100,9 @@ def work(folder: str) -> None:
 
     def say(done: int) -> None:
         index = Index.open(folder)
-        print("committed", done, index.manifest.generation, len(index), flush=True)
+        # one write: without buffers `print` makes several, and a kill can come between them
+        sys.stdout.write(f"committed {done} {index.manifest.generation} {len(index)}\n")
+        sys.stdout.flush()
 
     def documents() -> Iterator[Document]:
         for number, each in enumerate(built()):
