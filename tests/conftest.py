@@ -78,6 +78,41 @@ def killed_at() -> Callable[[Path, Sequence[str]], None]:
     return run
 
 
+@pytest.fixture(scope="session")
+def killed_before() -> Callable[..., bool]:
+    """Runs a function in a process that dies before this call of the file system; True if it ended sooner.
+    Not at random: before the first call, the second, ..."""
+    changing = ("fsync", "replace", "rename", "unlink", "rmdir", "mkdir")
+
+    def run(call: int, act: Callable[[], int | None], names: Sequence[str] = changing) -> bool:
+        child = os.fork()
+        if child == 0:
+            left = call
+
+            def lethal(function: Callable[..., object]) -> Callable[..., object]:
+                def wrapped(*arguments: object, **options: object) -> object:
+                    nonlocal left
+                    left -= 1
+                    if not left:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    return function(*arguments, **options)
+
+                return wrapped
+
+            status = 1
+            try:
+                for name in names:
+                    setattr(os, name, lethal(getattr(os, name)))
+                status = act() or 0
+            finally:
+                os._exit(status)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) in (0, -signal.SIGKILL)
+        return status == 0
+
+    return run
+
+
 #: A script (the command, unless another is named), after which none of gloo's threads may be left.
 _ONE_OF_TWO = """
 import runpy, sys

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -235,7 +235,9 @@ def test_killed_at_a_random_moment(place: Path, run_time: float, attempt: int) -
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("what", ["build", "add", "replace", "delete", "merge"])
-def test_killed_before_every_call_that_changes_the_folder(place: Path, what: str) -> None:
+def test_killed_before_every_call_that_changes_the_folder(
+    place: Path, what: str, killed_before: Callable[..., bool]
+) -> None:
     """Not at random: before the first call that makes, renames, removes or syncs a file, the second, ..."""
     old = {d.id: d for d in built()[:8]}
     new = dict(old)
@@ -269,7 +271,7 @@ def test_killed_before_every_call_that_changes_the_folder(place: Path, what: str
     call, finished = 1, False
     while not finished:
         folder = shutil.copytree(place / "old", place / str(call))
-        finished = _killed_before(call, lambda folder=folder: act(folder))
+        finished = killed_before(call, lambda folder=folder: act(folder))
         generation = 0
         if (folder / "manifest.json").exists():
             index = Index.open(folder)
@@ -286,35 +288,6 @@ def test_killed_before_every_call_that_changes_the_folder(place: Path, what: str
         # once all is committed only what is old is removed, file by file
         call += 1 if generation < len(after) - 1 else 7
     assert seen == ({0, 1, 2} if what == "build" else {2, 3})
-
-
-def _killed_before(call: int, act: Any) -> bool:
-    """Run `act` in a process that dies before this call of the file system; True if it ended sooner."""
-    child = os.fork()
-    if child == 0:
-        left = call
-
-        def lethal(function: Any) -> Any:
-            def wrapped(*arguments: Any, **options: Any) -> Any:
-                nonlocal left
-                left -= 1
-                if not left:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return function(*arguments, **options)
-
-            return wrapped
-
-        status = 1
-        try:
-            for name in ("fsync", "replace", "rename", "unlink", "rmdir", "mkdir"):
-                setattr(os, name, lethal(getattr(os, name)))
-            act()
-            status = 0
-        finally:
-            os._exit(status)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) in (0, -signal.SIGKILL)
-    return status == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc for the names of open files")

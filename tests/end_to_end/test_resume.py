@@ -11,8 +11,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -102,7 +102,7 @@ def test_killed_again_and_again(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_killed_before_every_call_that_ends_the_run(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_before: Callable[..., bool]
 ) -> None:
     """Between the last query and the end: before the first call that syncs, renames or removes a file, the
     second, ..."""
@@ -111,7 +111,8 @@ def test_killed_before_every_call_that_ends_the_run(
     call, finished = 1, False
     while not finished:
         run = tmp_path / f"{call}.run"
-        finished = _killed_before(call, arguments(folder, run, queries="few"))
+        command = arguments(folder, run, queries="few")
+        finished = killed_before(call, partial(main, command), ("fsync", "replace", "unlink"))
         journal = run.with_name(f"{run.name}.journal")
         left.add((run.exists(), journal.exists()))
         if not finished:
@@ -123,34 +124,6 @@ def test_killed_before_every_call_that_ends_the_run(
         call += 1
     assert left == {(False, True), (True, True), (True, False)}
     assert call == 9  # sync, rename, sync the folder, for the run and for its manifest; then the journal goes
-
-
-def _killed_before(call: int, command: list[str]) -> bool:
-    """Run the command in a process that dies before this call; True if it ended sooner."""
-    child = os.fork()
-    if child == 0:
-        left = call
-
-        def lethal(function: Any) -> Any:
-            def wrapped(*arguments: Any, **options: Any) -> Any:
-                nonlocal left
-                left -= 1
-                if not left:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return function(*arguments, **options)
-
-            return wrapped
-
-        status = 1
-        try:
-            for name in ("fsync", "replace", "unlink"):
-                setattr(os, name, lethal(getattr(os, name)))
-            status = main(command)
-        finally:
-            os._exit(status)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) in (0, -signal.SIGKILL)
-    return status == 0
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs SIGINT")

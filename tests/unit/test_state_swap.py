@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -69,47 +67,20 @@ def test_what_is_not_whole_gets_no_name(model: LongCheckpoint, tmp_path: Path) -
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_killed_before_every_call_that_changes_the_folder(model: LongCheckpoint, tmp_path: Path) -> None:
+def test_killed_before_every_call_that_changes_the_folder(
+    model: LongCheckpoint, tmp_path: Path, killed_before: Callable[..., bool]
+) -> None:
     """Before the first call that makes, renames, removes or syncs a file, the second, ..."""
     found, call, finished = [], 1, False
     while not finished:
         out = tmp_path / str(call)
         saved(model, out / BEST, OLD)
-        finished = _killed_before(call, lambda out=out: saved(model, out / BEST, NEW))
+        finished = killed_before(call, lambda out=out: saved(model, out / BEST, NEW))
         clear_remains(out)
         found.append(held(out / BEST))
         assert [path.name for path in out.iterdir()] == [BEST]
         call += 1
     assert found == sorted(found) and set(found) == {OLD, NEW}
-
-
-def _killed_before(call: int, act: Callable[[], None]) -> bool:
-    """Run `act` in a process that dies before this call of the file system; True if it ended sooner."""
-    child = os.fork()
-    if child == 0:
-        left = call
-
-        def lethal(function: Any) -> Any:
-            def wrapped(*arguments: Any, **options: Any) -> Any:
-                nonlocal left
-                left -= 1
-                if not left:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return function(*arguments, **options)
-
-            return wrapped
-
-        status = 1
-        try:
-            for name in ("fsync", "replace", "rename", "unlink", "rmdir", "mkdir"):
-                setattr(os, name, lethal(getattr(os, name)))
-            act()
-            status = 0
-        finally:
-            os._exit(status)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) in (0, -signal.SIGKILL)
-    return status == 0
 
 
 def test_a_new_name_that_is_refused_leaves_the_old_model_under_it(
