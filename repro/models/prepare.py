@@ -3,10 +3,10 @@
     python prepare.py --data DIR --tokenizer MODEL --out OUT
 
 DIR has the collections of `COLLECTIONS` in BEIR's layout (corpus.jsonl, queries.jsonl, qrels.txt;
-manuals.py makes `manuals`, which has no questions). OUT gets `set/`, a training set in which a query's
-candidates are its relevant passages, or the one that it was made of, and BM25's; and `dev/`, questions that
-never train with BM25's first 100 documents, in the files that a recipe's [dev] names. The demo collection's
-questions are left out of both. Takes about ten minutes on one core, and needs no GPU.
+manuals.py makes `manuals`, which has no questions). OUT gets `set/`, a training set in which a query has
+twelve candidates: its relevant passages, or the one that it was made of, BM25's, and one at random; and
+`dev/`, questions that never train with BM25's first 100 documents, in the files that a recipe's [dev] names.
+The demo collection's questions are left out of both. Takes about ten minutes on one core, and needs no GPU.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ SEED = 20261115
 COLLECTIONS = ("hotpotqa-dev", "boolq", "squad-dev", "2wikimultihop", "medquad", "manuals")
 DEV = {"squad-dev": 300, "hotpotqa-dev": 300, "boolq": 200, "medquad": 200}  # or a tenth, if that is less
 RELEVANT = 4  # relevant documents of a question that are kept
-FIRST, DEPTH, FROM_BM25 = 5, 50, 12  # BM25's first five, and seven of its other first fifty
+QUERIES = 480_000  # all questions, and as many pseudo-queries as make it
+CANDIDATES = 12  # of a query, one of them at random
+ANSWERS = 3  # of them at most are relevant
+FIRST, DEPTH = 5, 50  # BM25's first five, and others of its first fifty
 LONG = 0.12  # of the pseudo-queries are whole sentences
 PASSAGE_TOKENS, QUERY_TOKENS = 440, 64
 _STEP = 256  # queries searched at a time
@@ -82,7 +85,7 @@ def prepare(data: Path, tokenizer: str, out: Path, most: int | None = None) -> N
     parts = list(passages(documents, rng))
     say(f"{len(parts):,} passages")
     held_out = {number for question in dev for number in question.relevant}
-    asked = list(queries(documents, parts, training, held_out, rng))
+    asked = sampled(list(queries(documents, parts, training, held_out, rng)), rng)
     say(f"{len(asked):,} queries")
     out.mkdir(parents=True, exist_ok=True)
     write_dev(dev, documents, out)
@@ -169,10 +172,17 @@ def queries(
                 yield Asked(text, source=source)
 
 
+def sampled(asked: Sequence[Asked], rng: random.Random) -> list[Asked]:
+    """All queries with relevant passages, and some of the others, in their order."""
+    others = [number for number, query in enumerate(asked) if query.source is not None]
+    dropped = set(rng.sample(others, max(0, len(asked) - QUERIES)))
+    return [query for number, query in enumerate(asked) if number not in dropped]
+
+
 def candidates(
     parts: Sequence[Passage], asked: Sequence[Asked], out: Path, rng: random.Random
 ) -> list[Array]:
-    """For each query the numbers of its relevant passages or its source, then BM25's."""
+    """For each query the numbers of its relevant passages or its source, then BM25's, then any."""
     folder = out / "index"
     shutil.rmtree(folder, ignore_errors=True)
     named = (tamis.Document(str(i), part.text, part.title) for i, part in enumerate(parts))
@@ -185,9 +195,12 @@ def candidates(
             ids = [int(each) for each in ranking.ids]
             others = ids[FIRST:]
             rng.shuffle(others)
-            first = query.relevant if query.source is None else (query.source,)
-            chosen = dict.fromkeys([*first, *ids[:FIRST], *others[: FROM_BM25 - FIRST]])
-            found.append(np.array(list(chosen), np.int32))
+            first = query.relevant[:ANSWERS] if query.source is None else (query.source,)
+            chosen = list(dict.fromkeys([*first, *ids[:FIRST], *others]))[: CANDIDATES - 1]
+            while len(chosen) < CANDIDATES:
+                number = rng.randrange(len(parts))
+                chosen += [] if number in chosen else [number]
+            found.append(np.array(chosen, np.int32))
         if start // _STEP % 200 == 0:
             say(f"BM25: {start:,} of {len(asked):,} queries")
     return found
@@ -199,7 +212,7 @@ def training_set(
     """The set, as arrays: its candidates are in the order above, so `retrieval` says no more than that."""
     texts = [f"{part.title}\n{part.text}" if part.title else part.text for part in parts]
     counts = np.array([len(each) for each in found])
-    relevant = [np.array(query.relevant, np.int32) for query in asked]
+    relevant = [np.array(query.relevant[:ANSWERS], np.int32) for query in asked]
     judged = np.concatenate(relevant)
     places = np.concatenate([np.arange(count) for count in counts.tolist()])
     return TrainingSet(

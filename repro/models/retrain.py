@@ -2,8 +2,8 @@
 
     python repro/models/retrain.py mono --data DIR --bases DIR --out OUT
 
-NAME is mono, mono-tiny or duo. DIR of --data has the collections (see prepare.py), that of --bases the
-starting weights (see bases.py). What a step leaves in OUT, the next command finds and does not make again; a
+NAME is mono, mono-tiny, mono-nano or duo. DIR of --data has the collections (see prepare.py), that of --bases
+the teachers (see bases.py). What a step leaves in OUT, the next command finds and does not make again; a
 step that was interrupted goes on. OUT/release/NAME is the result: half-precision weights, and the log.
 """
 
@@ -22,7 +22,8 @@ from tamis.models.checkpoint import load_checkpoint, save_checkpoint
 
 HERE = Path(__file__).parent
 LEFTOVERS = ("_name_or_path", "gradient_checkpointing", "transformers_version", "use_cache")  # of the start
-TEACHERS = {"gte-small": 2, "all-mpnet-base-v2": 1, "all-MiniLM-L6-v2": 1}  # and their weights
+NAMES = ("mono", "mono-tiny", "mono-nano", "duo")
+CROSS_ENCODER, ENCODER = "bases/ms-marco-MiniLM-L-12-v2", "bases/gte-small"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,38 +39,25 @@ def steps(data: str) -> dict[str, Step]:
     def script(name: str, *arguments: str) -> list[str]:
         return [sys.executable, str(HERE / f"{name}.py"), *arguments]
 
-    def train(recipe: str, after: str) -> Step:
+    def train(recipe: str) -> Step:
         command = [sys.executable, "-m", "tamis", "train", recipe, "--out", recipe, "--resume"]
-        return Step(command, [after], f"{recipe}/last/model.safetensors")
+        return Step(command, ["teach"], f"{recipe}/last/model.safetensors")
 
-    teachers = [part for name, weight in TEACHERS.items() for part in ("--teacher", f"bases/{name}={weight}")]
-    tokenizer = "bases/all-MiniLM-L6-v2"
+    prepare = script("prepare", "--data", data, "--tokenizer", CROSS_ENCODER, "--out", ".")
+    teachers = ("--cross-encoder", CROSS_ENCODER, "--encoder", ENCODER)
+    teach = script("teach", "--set", "set", "--dev", "dev", *teachers, "--out", "taught")
     return {
-        "prepare": Step(
-            script("prepare", "--data", data, "--tokenizer", tokenizer, "--out", "."), [], "set/set.json"
-        ),
-        "teach": Step(
-            script("teach", "--set", "set", "--dev", "dev", *teachers, "--out", "taught"),
-            ["prepare"],
-            "taught/set.json",
-        ),
-        "teacher": train("teacher", "teach"),
-        "rescore": Step(
-            script("rescore", "--set", "taught", "--model", "teacher/last", "--out", "retaught"),
-            ["teacher"],
-            "retaught/set.json",
-        ),
-        "mono": train("mono", "rescore"),
-        "mono-tiny": train("mono-tiny", "mono"),
-        "duo": train("duo", "mono"),
+        "prepare": Step(prepare, [], "set/set.json"),
+        "teach": Step(teach, ["prepare"], "taught/set.json"),
+        **{name: train(name) for name in NAMES},
     }
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    arguments.add_argument("name", choices=["mono", "mono-tiny", "duo"])
+    arguments.add_argument("name", choices=NAMES)
     arguments.add_argument("--data", type=Path, required=True, help="folder of the collections")
-    arguments.add_argument("--bases", type=Path, required=True, help="folder of the starting weights")
+    arguments.add_argument("--bases", type=Path, required=True, help="folder of the teachers")
     arguments.add_argument("--out", type=Path, required=True, help="folder for all that is made")
     given = arguments.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)

@@ -107,7 +107,7 @@ def _read(value: Any, hint: Any, name: str, where: str, path: str | Path) -> Any
     """A value as TOML has it, in the field's type; `check` says whether it may be there."""
     inner = _plain(hint)
     if is_dataclass(inner) and isinstance(inner, type):
-        _require_table(value, name, path)
+        _require_table(value, name, path, where)
         return build(inner, value, path, f"{where}.{name}" if where else name)
     if get_origin(inner) is tuple:
         element = get_args(inner)[0]
@@ -128,9 +128,10 @@ def _read(value: Any, hint: Any, name: str, where: str, path: str | Path) -> Any
     return value
 
 
-def _require_table(value: Any, name: str, path: str | Path) -> None:
+def _require_table(value: Any, name: str, path: str | Path, where: str = "") -> None:
     if not isinstance(value, dict):
-        raise InputError(f"{name} is {_shown(value)}", remedy=f"it must be a table, [{name}]", path=path)
+        what, table = (f"{name} of [{where}]", f"{where}.{name}") if where else (name, name)
+        raise InputError(f"{what} is {_shown(value)}", remedy=f"it must be a table, [{table}]", path=path)
 
 
 def _require(value: Any, hint: Any, name: str, where: str) -> None:

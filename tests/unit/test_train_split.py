@@ -69,7 +69,7 @@ def learned(
         (Data(set="unused"),),
         Optimiser(steps=1, dropout=0.0, accumulate=accumulate),
         Run(batch=size, tokens=tokens),
-        Examples(kind, group=7),
+        Examples(kind, group=7, alone=kind == "duo_lists"),
         loss,
         Limits(8, 48),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -36,7 +36,8 @@ class RankingBatch:
 
     For duo an input is an ordered pair: its label says whether the first text is better, its teacher's score
     is the first text's less the second's. Where a group is a list, all pairs of whose texts are inputs,
-    `pairs` says which two texts each has; ends, labels and teacher are then of texts.
+    `pairs` says which two texts each has; ends, labels and teacher are then of texts. `alone` are the same
+    texts, one an input, for a model that learns to read them both ways.
     """
 
     inputs: Inputs
@@ -45,7 +46,14 @@ class RankingBatch:
     teacher: Array | None  # float32[inputs]
     weights: Array  # float32[groups]
     pairs: Array | None = field(default=None, kw_only=True)  # int64[inputs, 2]
+    alone: Inputs | None = field(default=None, kw_only=True)
     portion: Portion = field(default=Portion(), kw_only=True)
+
+    @property
+    def singles(self) -> RankingBatch:
+        """The texts of `alone` as a batch of their own."""
+        assert self.alone is not None
+        return replace(self, inputs=self.alone, pairs=None, alone=None)
 
     @property
     def input_ends(self) -> Array:
@@ -65,9 +73,11 @@ def ranking_batch(
     *,
     pairs: bool,
     lists: bool = False,
+    alone: bool = False,
 ) -> RankingBatch:
     """The batch of these groups. With `pairs` every two documents of a group are an input for duo: the first
-    and the second, the third and the fourth, or of `lists` each with each other."""
+    and the second, the third and the fourth, or of `lists` each with each other; with `alone` each is an
+    input for mono too."""
     if not groups:
         raise InputError("a batch without examples", remedy="check the data of the recipe")
     # all groups at once: what numpy costs for each call is more than what a group's tokens cost
@@ -79,17 +89,22 @@ def ranking_batch(
     paired = all_pairs(sizes) if lists else np.arange(len(texts)).reshape(-1, 2) if pairs else None
     counts = sizes * (sizes - 1) if lists else sizes // 2 if pairs else sizes
     own = np.repeat(np.arange(len(groups)), counts)  # the query of each input
-    if paired is None:
+
+    def singly() -> Inputs:
         inputs, _ = templates.mono(
             queries,
             texts,
             special,
-            own=own,
+            own=np.repeat(np.arange(len(groups)), sizes),
             query_limit=query_limit,
             total_limit=total,
             form=config.form,
             segment_types=config.segments,
         )
+        return inputs
+
+    if paired is None:
+        inputs = singly()
     else:
         inputs, _ = templates.duo(
             queries,
@@ -107,7 +122,8 @@ def ranking_batch(
         labels = np.where(first == second, 0.5, first > second).astype(np.float32)
         teacher = None if teacher is None else teacher[0::2] - teacher[1::2]
     if lists:
-        return RankingBatch(inputs, ends_of(sizes), labels, teacher, weights, pairs=paired)
+        single = singly() if alone else None
+        return RankingBatch(inputs, ends_of(sizes), labels, teacher, weights, pairs=paired, alone=single)
     return RankingBatch(inputs, ends_of(counts), labels, teacher, weights)
 
 

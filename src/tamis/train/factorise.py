@@ -53,8 +53,7 @@ def narrow_embeddings(
         part: tensors[f"embeddings.{part}"].astype(np.float64) for part in ("word", "position", "segment")
     }
     words = tables["word"]
-    _, directions = np.linalg.eigh(words.T @ words)  # the largest last
-    chosen = directions[:, -width:]
+    chosen = principal_axes(words, width)
     narrow = {part: table @ chosen for part, table in tables.items()}
     rng = np.random.default_rng(seed)
     positions = rng.integers(min(_POSITIONS, len(tables["position"])), size=len(words))
@@ -75,6 +74,18 @@ def narrow_embeddings(
         "embeddings.project.bias": fitted[-1],
     }
     return {name: np.ascontiguousarray(values, dtype=np.float32) for name, values in found.items()}
+
+
+def principal_axes(words: Array, width: int) -> Array:
+    """The `width` directions along which the rows of a table differ most, one a column, the first last.
+
+    >>> np.abs(principal_axes(np.array([[3.0, 0.0], [0.0, 1.0]]), 1)).ravel().tolist()
+    [1.0, 0.0]
+    """
+    rows = words.astype(np.float64)
+    _, directions = np.linalg.eigh(rows.T @ rows)  # the largest last
+    axes: Array = directions[:, -width:]
+    return axes
 
 
 def _normalised(rows: Array, epsilon: float) -> Array:

@@ -137,7 +137,10 @@ class Ranker(nn.Module):
         self.encoder, self.loss, self.packed = encoder, loss, packed
 
     def forward(self, batch: RankingBatch) -> Tensor:
-        return ranking_loss(self.margins(batch.inputs), batch, self.loss)
+        found = ranking_loss(self.margins(batch.inputs), batch, self.loss)
+        if batch.alone is None:
+            return found
+        return found + ranking_loss(self.margins(batch.alone), batch.singles, self.loss)
 
     def margins(self, inputs: Inputs) -> Tensor:
         """One number an input."""
@@ -218,7 +221,16 @@ class RankingTask:
 
     def batch(self, data: TrainingSet, groups: Sequence[Group]) -> RankingBatch:
         config, limits = self.start.config, self.recipe.limits
-        return ranking_batch(groups, data, self.special, config, limits, pairs=self.pairs, lists=self.lists)
+        return ranking_batch(
+            groups,
+            data,
+            self.special,
+            config,
+            limits,
+            pairs=self.pairs,
+            lists=self.lists,
+            alone=self.recipe.examples.alone,
+        )
 
     def trained(self) -> Checkpoint:
         """The weights as they are now."""

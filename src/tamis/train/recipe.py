@@ -50,6 +50,7 @@ __all__ = [
     "Loss",
     "LossName",
     "Model",
+    "Narrow",
     "Optimiser",
     "Recipe",
     "Run",
@@ -71,6 +72,19 @@ Curriculum = Literal["rank", "score"]
 
 
 @dataclass(frozen=True, slots=True)
+class Narrow:
+    """The sizes of a narrower model that has the start's words and new layers: see `tamis.train.narrow`."""
+
+    layers: Count
+    hidden: Count
+    heads: Count
+    feed_forward: Count
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
     """Where training starts."""
 
@@ -80,6 +94,7 @@ class Model:
     third_segment: bool = False  # for duo: a segment embedding for the second text
     layers: tuple[Whole, ...] | None = None  # those to keep, numbered from 0 (all)
     embedding: Count | None = None  # a narrower table of words: see `tamis.train.factorise`
+    narrow: Narrow | None = None  # a narrower model over its words
     form: Form | None = None  # of mono's inputs: see `tamis.models.templates`; None: as the start has it
 
     def __post_init__(self) -> None:
@@ -87,6 +102,10 @@ class Model:
         if self.layers is not None and (not self.layers or list(self.layers) != sorted(set(self.layers))):
             raise InputError(
                 f"layers of [model] is {list(self.layers)}", remedy="name each once, in their order"
+            )
+        if self.narrow is not None and (self.layers is not None or self.embedding is not None):
+            raise InputError(
+                "[model] has narrow with layers or embedding", remedy="give sizes in [model.narrow] alone"
             )
 
 
@@ -167,6 +186,7 @@ class Examples:
     last: Count | None = None  # ... to this one
     judged: bool = False  # rather documents that were judged and found not relevant
     random: Share = 0.0  # the share of negatives that are any documents
+    alone: bool = False  # of duo_lists: each text is an input by itself too, as mono reads it
     curriculum: Curriculum | None = None  # weights by BM25's rank or score of an example ...
     curriculum_steps: Whole = 0  # ... which fade to 1 over so many steps
 
@@ -180,6 +200,10 @@ class Examples:
         if self.last is not None and self.last < self.first:
             raise InputError(
                 f"[examples] draws from ranks {self.first} to {self.last}", remedy="make last the larger"
+            )
+        if self.alone and self.kind != "duo_lists":
+            raise InputError(
+                f"[examples] has alone with the kind {self.kind}", remedy="use it with duo_lists"
             )
         if (self.curriculum is None) != (self.curriculum_steps == 0):
             raise InputError(

@@ -16,6 +16,7 @@ from tamis.models.names import shapes
 from tamis.models.templates import ABLATED, Form, ablated
 from tamis.models.weights import LazyTensors
 from tamis.train.factorise import factorised
+from tamis.train.narrow import narrowed
 from tamis.train.recipe import Model
 
 _LAYERS = {"distilbert": "n_layers"}  # what config.json calls them; in other families num_hidden_layers
@@ -40,6 +41,16 @@ def load_start(model: Model, seed: int, *, forms: bool = False) -> Checkpoint:
         checkpoint = keep_layers(checkpoint, model.layers)
     if model.embedding is not None:
         checkpoint = factorised(checkpoint, model.embedding, seed)
+    if model.narrow is not None:
+        sizes = model.narrow
+        checkpoint = narrowed(
+            checkpoint,
+            layers=sizes.layers,
+            hidden=sizes.hidden,
+            heads=sizes.heads,
+            feed_forward=sizes.feed_forward,
+            seed=seed,
+        )
     checkpoint = with_form(checkpoint, model.form or checkpoint.config.form)
     if model.form not in (None, "default") and not forms:
         raise InputError(

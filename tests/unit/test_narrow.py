@@ -1,0 +1,90 @@
+"""A narrower student: its teacher's words in fewer dimensions, new layers, and a model that others load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tamis.errors import InputError
+from tamis.models.checkpoint import load_checkpoint, save_checkpoint
+from tamis.train.factorise import principal_axes
+from tamis.train.narrow import narrowed
+from tamis.train.recipe import Model, Narrow, read_recipe
+from tamis.train.start import load_start
+
+torch = pytest.importorskip("torch")
+
+Tiny = Callable[..., Path]
+SIZES = Narrow(layers=1, hidden=4, heads=2, feed_forward=6)
+
+
+def test_the_tables_are_those_of_the_start_along_the_main_axes_of_its_words(
+    tiny_checkpoint: Tiny, tmp_path: Path
+) -> None:
+    folder = tiny_checkpoint(tmp_path / "wide")
+    wide = load_checkpoint(folder, require_head=False)
+    narrow = load_start(Model(str(folder), labels=1, narrow=SIZES), seed=3)
+    assert (narrow.config.layers, narrow.config.hidden, narrow.config.heads) == (1, 4, 2)
+    assert narrow.config.family == "bert" and narrow.config.labels == 1
+    words = wide.tensors["embeddings.word"]
+    axes = principal_axes(words, 4)
+    assert np.allclose(axes.T @ axes, np.eye(4), atol=1e-9)
+    for name in ("embeddings.word", "embeddings.position", "embeddings.segment"):
+        assert np.allclose(narrow.tensors[name], wide.tensors[name] @ axes, atol=1e-6)
+    # no four directions keep more of the words
+    kept = (narrow.tensors["embeddings.word"] ** 2).sum()
+    largest = np.sort(np.linalg.svd(words, compute_uv=False))[::-1][:4]
+    assert kept == pytest.approx((largest**2).sum(), rel=1e-5)
+
+
+def test_layers_are_drawn_from_the_seed(tiny_checkpoint: Tiny, tmp_path: Path) -> None:
+    folder = str(tiny_checkpoint(tmp_path / "wide"))
+    one, again, other = (load_start(Model(folder, labels=1, narrow=SIZES), seed) for seed in (1, 1, 2))
+    name = "layers.0.attention.query.weight"
+    assert np.array_equal(one.tensors[name], again.tensors[name])
+    assert not np.array_equal(one.tensors[name], other.tensors[name])
+    assert one.fingerprint == again.fingerprint != other.fingerprint
+    assert name in one.drawn and "embeddings.word" not in one.drawn
+
+
+def test_transformers_reads_the_same_scores(tiny_checkpoint: Tiny, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    from tamis.models.encoder import Encoder
+
+    start = load_start(Model(str(tiny_checkpoint(tmp_path / "wide")), labels=1, narrow=SIZES), seed=0)
+    save_checkpoint(start, tmp_path / "narrow")
+    theirs = transformers.BertForSequenceClassification.from_pretrained(tmp_path / "narrow").eval()
+    ids, segments = torch.tensor([[1, 3, 2, 4, 2]]), torch.tensor([[0, 0, 0, 1, 1]])
+    with torch.no_grad():
+        ours = Encoder.from_checkpoint(load_checkpoint(tmp_path / "narrow")).eval()
+        found = ours.padded(ids, segments, torch.tensor([5]))
+        wanted = theirs(input_ids=ids, token_type_ids=segments).logits
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("hidden", [0, 10_000])
+def test_a_width_that_is_no_smaller_is_refused(tiny_checkpoint: Tiny, tmp_path: Path, hidden: int) -> None:
+    wide = load_checkpoint(tiny_checkpoint(tmp_path / "wide"), require_head=False)
+    with pytest.raises(InputError, match="with fewer than it has"):
+        narrowed(wide, layers=1, hidden=hidden, heads=1, feed_forward=4)
+
+
+@pytest.mark.parametrize(
+    ("model", "examples", "message"),
+    [
+        ("layers = [0]\n[model.narrow]\nlayers = 1\nhidden = 4\nheads = 1\nfeed_forward = 4", "", "narrow"),
+        ("[model.narrow]\nlayers = 1\nhidden = 4\nheads = 1", "", "feed_forward"),
+        ("", 'kind = "grouped"\nalone = true', "alone with the kind grouped"),
+    ],
+)
+def test_recipes_that_cannot_be_meant_are_refused(
+    model: str, examples: str, message: str, tmp_path: Path
+) -> None:
+    recipe = tmp_path / "mine.toml"
+    data = '[[data]]\nset = "s"\n[optimiser]\nsteps = 1\n'
+    recipe.write_text(f'[model]\nstart = "m"\n{model}\n{data}[examples]\n{examples}\n')
+    with pytest.raises(InputError, match=message):
+        read_recipe(recipe)
