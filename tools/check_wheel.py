@@ -64,12 +64,12 @@ def main() -> int:
         "--python", action="append", default=[], help="a Python to try it with as well; may be repeated"
     )
     given = arguments.parse_args()
+    pythons = found(given.python)
     with tempfile.TemporaryDirectory(prefix="tamis-wheel-") as scratch:
         wheel = given.wheel.resolve() if given.wheel else built(Path(scratch), given.models)
         size = wheel.stat().st_size
         failures = [] if size < LARGEST else [f"{wheel.name} has {size / 1e6:.1f} MB"]
         print(f"{wheel.name}: {size / 1e6:.1f} MB, {LARGEST / 1e6:.0f} MB at most", flush=True)
-        pythons = found(given.python)
         for version in VERSIONS:
             if version not in pythons:
                 print(f"Python {version}: skipped, not on this machine (give one with --python)", flush=True)
@@ -115,15 +115,27 @@ def built(scratch: Path, models: Path | None) -> Path:
     return wheel
 
 
-def found(more: list[str]) -> dict[str, str]:
-    """Pythons that can make an environment, by version."""
-    every = [*more, *(each for version in VERSIONS for each in candidates(version))]
+def found(named: list[str]) -> dict[str, str]:
+    """Pythons that can make an environment, by version; one that is named must be able to."""
     pythons: dict[str, str] = {}
-    for python in every:
-        done = subprocess.run([python, "-c", USABLE], capture_output=True, text=True)
-        if done.returncode == 0:
-            pythons.setdefault(done.stdout.strip(), python)
+    for python in named:
+        version = version_of(python)
+        if version is None:
+            raise SystemExit(f"error: {python} is no Python with venv and ensurepip: name another")
+        pythons[version] = python
+    for python in (each for version in VERSIONS for each in candidates(version)):
+        version = version_of(python)
+        if version is not None:
+            pythons.setdefault(version, python)
     return dict(sorted(pythons.items()))
+
+
+def version_of(python: str) -> str | None:
+    try:
+        done = subprocess.run([python, "-c", USABLE], capture_output=True, text=True)
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def candidates(version: str) -> Iterator[str]:
