@@ -25,6 +25,7 @@ from tamis.cli import status_of
 from tamis.columns import Array
 from tamis.formats import read_corpus, read_qrels, read_queries
 from tamis.models.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from tamis.models.config import QUANTISED
 from tamis.ranking import Run
 
 OTHERS = 10  # of a question's candidates that are not relevant
@@ -38,7 +39,7 @@ def main() -> None:
     margins, relevant = dev_margins(given.model, given.dev)
     scale, shift = fitted(margins, relevant)
     say(f"margins are scaled by {scale:.4f} and shifted by {shift:+.4f}")
-    save_checkpoint(calibrated(load_checkpoint(given.model), scale, shift), given.model, "float16")
+    save(calibrated(load_checkpoint(given.model), scale, shift))
 
 
 def dev_margins(model: Path, folder: Path) -> tuple[Array, Array]:
@@ -84,6 +85,12 @@ def calibrated(model: Checkpoint, scale: float, shift: float) -> Checkpoint:
     shifts = np.array([shift]) if len(bias) == 1 else np.array([-shift / 2, shift / 2])
     head = {"head.output.weight": scale * weight, "head.output.bias": scale * bias + shifts}
     return replace(model, tensors={**model.tensors, **head})
+
+
+def save(model: Checkpoint) -> None:
+    """Write the model over what was read, its weights in the same type. Int8 ones stay as they are but for
+    the output of the head, which is kept in half precision: quantising again gives the same numbers."""
+    save_checkpoint(model, model.folder, "int8" if QUANTISED in model.raw_config else "float16")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 
 NAME is mono, mono-tiny, mono-nano or duo. DIR of --data has the collections (see prepare.py), that of --bases
 the teachers (see bases.py). What a step leaves in OUT, the next command finds and does not make again; a
-step that was interrupted goes on. OUT/release/NAME is the result: half-precision weights, and the log.
+step that was interrupted goes on. OUT/release/NAME is the result: int8 weights, and the log.
 """
 
 from __future__ import annotations
@@ -91,12 +91,12 @@ def call(command: list[str], folder: Path) -> None:
 
 
 def release(trained: Path, folder: Path) -> None:
-    """The last weights in half precision, with the log of their training. The last, and not the best by the
-    dev questions: of two that differ by less than the noise, the one whose rate has come down to 0."""
+    """The last weights, as int8, with the log of their training. The last, and not the best by the dev
+    questions: of two that differ by less than the noise, the one whose rate has come down to 0."""
     checkpoint = load_checkpoint(trained / "last")
-    names = {"0": "not relevant", "1": "relevant"}
+    names = {"0": "relevance"} if checkpoint.config.labels == 1 else {"0": "not relevant", "1": "relevant"}
     raw = {key: value for key, value in checkpoint.raw_config.items() if key not in LEFTOVERS}
-    save_checkpoint(replace(checkpoint, raw_config=raw | {"id2label": names}), folder, "float16")
+    save_checkpoint(replace(checkpoint, raw_config=raw | {"id2label": names}), folder, "int8")
     shutil.copyfile(trained / "log.jsonl", folder / "training.jsonl")
 
 

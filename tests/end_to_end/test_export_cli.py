@@ -1,7 +1,10 @@
-"""`tamis export` of a bundled model: nothing is written into the installed package unasked."""
+"""`tamis export` of a bundled model: nothing is written into the installed package unasked. Weights in
+another type: to a new folder, with all that belongs to the model."""
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +12,9 @@ import pytest
 
 from tamis.cli import export, main
 from tamis.infer import cross_encoder
+from tamis.models.checkpoint import load_checkpoint
+from tamis.models.exits import begin_exits, load_exits, save_exits
+from tamis.models.lists import begin_lists, load_lists, save_lists
 
 Capture = pytest.CaptureFixture[str]
 
@@ -51,3 +57,74 @@ def test_a_folder_of_the_same_name_is_ones_own(bundled: Path, tiny_checkpoint: C
     assert main(["export", "mono", "--precision", "fp32"]) == 0
     assert Path("mono/model.fp32.onnx").exists()
     assert not (bundled / "model.fp32.onnx").exists()
+
+
+# Weights in another type.
+
+
+def test_weights_to_int8_and_back(bundled: Path, capsys: Capture) -> None:
+    (bundled / "README.md").write_text("a card")
+    (bundled / "model.int8.onnx").write_bytes(b"a graph of other weights")
+    assert main(["export", "mono", "--weights", "int8", "-o", "new/small"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("new/small/model.safetensors: int8, ")
+    assert second.startswith("against mono, both in fp32, over 64 pairs of a query and a text: scores differ")
+    names = sorted(path.name for path in Path("new/small").iterdir())
+    assert names == [
+        "README.md",
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
+    assert main(["export", "new/small", "--weights", "float16", "-o", "half", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    size = Path("half/model.safetensors").stat().st_size
+    assert {key: said[key] for key in ("folder", "model", "weights", "bytes", "pairs")} == {
+        "folder": "half",
+        "model": "new/small",
+        "weights": "float16",
+        "bytes": size,
+        "pairs": 64,
+    }
+    assert said["largest_difference"] < 0.02 * said["spread"]
+    assert main(["export", "half", "--weights", "int8", "-o", "again"]) == 0
+    small, again = (Path(name) / "model.safetensors" for name in ("new/small", "again"))
+    assert small.stat().st_size == again.stat().st_size < size
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "no folder for the int8 weights: give a new one with -o"),
+        (["-o", "own"], "own: has a config.json already: give a new folder"),
+        (
+            ["-o", "new", "--precision", "int8"],
+            "--precision is of a graph, --weights writes none: give one of them",
+        ),
+    ],
+)
+def test_weights_are_written_to_a_new_folder(
+    arguments: list[str], said: str, bundled: Path, tiny_checkpoint: Callable[..., Path], capsys: Capture
+) -> None:
+    before = (tiny_checkpoint(Path("own")) / "model.safetensors").read_bytes()
+    assert main(["export", "own", "--weights", "int8", *arguments]) == 2
+    assert capsys.readouterr().err == f"error: {said}\n"
+    assert Path("own/model.safetensors").read_bytes() == before
+    assert not Path("new").exists()
+
+
+def test_heads_and_files_beside_an_encoder_come_along(bundled: Path) -> None:
+    start = load_checkpoint(bundled)
+    save_exits(begin_exits(start, [1, 2], seed=1), Path("exits"))
+    save_lists(begin_lists(start, 3, seed=1), Path("lists"))
+    for name in ("exits", "lists"):
+        assert main(["export", name, "--weights", "int8", "-o", f"small-{name}"]) == 0
+    assert load_exits("small-exits").layers == (1, 2)
+    assert load_lists("small-lists").texts == 3
+    shutil.copytree("exits", "long")
+    for name in ("tamis.json", "tamis.safetensors"):
+        (Path("long") / name).write_text("of a long model")
+    assert main(["export", "long", "--weights", "int8", "-o", "small-long"]) == 0
+    assert Path("small-long/tamis.json").read_text() == "of a long model"
+    assert Path("small-long/tamis.safetensors").exists()

@@ -50,6 +50,33 @@ def test_margins_are_scaled_and_shifted(
     np.testing.assert_allclose(after, 2.5 * np.array(before) - 0.75, atol=1e-4)
 
 
+def test_a_release_is_int8_and_calibration_changes_its_head_alone(
+    tiny_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    from calibrate import calibrated, save
+    from retrain import release  # type: ignore[import-not-found]
+
+    tiny_checkpoint(tmp_path / "run" / "last", labels=2)
+    (tmp_path / "run" / "log.jsonl").write_text("{}\n")
+    folder = tmp_path / "release"
+    release(tmp_path / "run", folder)
+    before = load_checkpoint(folder)
+    kept = {name: before.tensors[name] for name in before.tensors}
+    size = (folder / "model.safetensors").stat().st_size
+    save(calibrated(before, 2.5, -0.75))
+    after = load_checkpoint(folder)
+    changed = {name for name in kept if not np.array_equal(kept[name], after.tensors[name])}
+    assert changed == {"head.output.weight", "head.output.bias"}
+    assert (folder / "model.safetensors").stat().st_size == size
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "training.jsonl",
+    ]
+
+
 PROSE = "The flow separates behind the sphere and leaves a wake, whose width says how large the drag is. "
 
 

@@ -32,7 +32,7 @@ VERBS = {
     "train": "train a model by a recipe",
     "distill": "make a small model of a large one, by a recipe",
     "pretrain": "pretrain a model on a corpus, by a recipe",
-    "export": "write a model as an ONNX graph",
+    "export": "write a model as an ONNX graph, or its weights in another type",
     "demo": "index, search and evaluate the bundled collection",
     "doctor": "check the installation, and an index",
 }

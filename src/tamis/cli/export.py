@@ -1,4 +1,4 @@
-"""tamis export: a checkpoint as an ONNX graph."""
+"""tamis export: a checkpoint as an ONNX graph, or with its weights in another type."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ from tamis.columns import Array
 from tamis.errors import InputError
 from tamis.files import storage_errors
 from tamis.formats import read_corpus, read_queries
-from tamis.infer.cross_encoder import BUNDLED, CrossEncoder
+from tamis.infer.cross_encoder import BUNDLED, CrossEncoder, bundled_folder
 from tamis.infer.onnx_backend import export
-from tamis.models.checkpoint import Checkpoint
+from tamis.models.checkpoint import Checkpoint, load_checkpoint
+from tamis.models.convert import convert
 from tamis.models.graph import Precision
+from tamis.models.long_plan import is_long
+from tamis.models.weights import WeightType
 from tamis.rank.mono import Mono
 
 _QUERIES, _TEXTS = 8, 8  # of the bundled collection
@@ -32,21 +35,50 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--output",
         metavar="DIR",
         type=Path,
-        help="where to (the model's folder, where it is found; a bundled model needs one)",
+        help="where to (a graph: the model's folder, where it is found; a bundled model needs one)",
     )
+    parser.add_argument("--precision", choices=get_args(Precision), help="of what the graph computes (int8)")
     parser.add_argument(
-        "--precision", choices=get_args(Precision), default="int8", help="of what it computes (int8)"
+        "--weights",
+        choices=get_args(WeightType),
+        help="write no graph but the model with its weights in this type, to the folder of -o; "
+        "transformers reads float16 and float32, int8 is a quarter of float32",
     )
     parser.add_argument("--revision", metavar="R", help="of a model on the hub")
     json_argument(parser)
 
 
-def main(model: str, output: Path | None, precision: Precision, revision: str | None, json: bool) -> None:
-    """Write a model as an ONNX graph, which loads faster than its weights, and compare int8 with fp32.
+def main(
+    model: str,
+    output: Path | None,
+    precision: Precision | None,
+    weights: WeightType | None,
+    revision: str | None,
+    json: bool,
+) -> None:
+    """Write a model as an ONNX graph, which loads faster than its weights, or with its weights in another
+    type, and compare the scores.
 
     The comparison is over a few texts of the bundled collection: a check that nothing is broken, not an
     evaluation.
     """
+    if weights is None:
+        made, lines = _graph(model, output, precision or "int8", revision)
+    elif precision is not None:
+        raise InputError("--precision is of a graph, --weights writes none", remedy="give one of them")
+    elif output is None:
+        raise InputError(f"no folder for the {weights} weights", remedy="give a new one with -o")
+    else:
+        made, lines = _weights(model, output, weights, revision)
+    if json:
+        print_json(made)
+    else:
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+def _graph(
+    model: str, output: Path | None, precision: Precision, revision: str | None
+) -> tuple[dict[str, Any], list[str]]:
     checkpoint = CrossEncoder(model, revision=revision, form=None).scoring
     if output is None:
         _check_not_bundled(checkpoint, precision)
@@ -61,19 +93,40 @@ def main(model: str, output: Path | None, precision: Precision, revision: str | 
         "precision": precision,
         "bytes": path.stat().st_size,
     }
+    lines = [f"{path}: {precision}, {size(made['bytes'])}"]
     if precision == "int8":
         with doing("Comparing int8 with fp32"):
             made |= compare(*(_scores(model, revision, each) for each in ("fp32", "int8")))
-    if json:
-        print_json(made)
-        return
-    sys.stdout.write(f"{path}: {precision}, {size(made['bytes'])}\n")
-    if precision == "int8":
-        sys.stdout.write(
-            f"against fp32, over {counted(made['pairs'], 'pair')} of a query and a text: scores differ by at "
-            f"most {made['largest_difference']:.3g} (they spread over {made['spread']:.3g}), "
-            f"Kendall's tau {made['kendall_tau']:.3f}\n"
-        )
+        lines.append(f"against fp32, {_compared(made)}")
+    return made, lines
+
+
+def _weights(
+    model: str, output: Path, weights: WeightType, revision: str | None
+) -> tuple[dict[str, Any], list[str]]:
+    checkpoint = load_checkpoint(bundled_folder(model) or model, revision)
+    with doing("Writing the weights"):
+        path = convert(checkpoint, output, weights)
+    made: dict[str, Any] = {
+        "folder": str(output),
+        "model": model,
+        "weights": weights,
+        "bytes": path.stat().st_size,
+    }
+    lines = [f"{path}: {weights}, {size(made['bytes'])}"]
+    if not checkpoint.config.texts and not is_long(checkpoint.folder):  # which score by other heads
+        with doing("Comparing their scores"):
+            made |= compare(_scores(model, revision, "fp32"), _scores(str(output), None, "fp32"))
+        lines.append(f"against {model}, both in fp32, {_compared(made)}")
+    return made, lines
+
+
+def _compared(made: dict[str, Any]) -> str:
+    return (
+        f"over {counted(made['pairs'], 'pair')} of a query and a text: scores differ by at "
+        f"most {made['largest_difference']:.3g} (they spread over {made['spread']:.3g}), "
+        f"Kendall's tau {made['kendall_tau']:.3f}"
+    )
 
 
 def _check_not_bundled(checkpoint: Checkpoint, precision: Precision) -> None:

@@ -183,9 +183,20 @@ def bundled_models() -> list[str]:
     return sorted(path.parent.name for path in BUNDLED.glob("*/config.json"))
 
 
-def _load(model: str, revision: str | None) -> Checkpoint:
+def bundled_folder(model: str) -> Path | None:
+    """The folder of a bundled model, unless there is a folder of one's own under that name.
+
+    >>> bundled_folder("mono").name, bundled_folder("cross-encoder/ms-marco-MiniLM-L6-v2")
+    ('mono', None)
+    """
     bundled = BUNDLED / model
-    if "/" not in model and "\\" not in model and not Path(model).exists() and bundled.is_dir():
+    named = "/" not in model and "\\" not in model and not Path(model).exists()
+    return bundled if named and bundled.is_dir() else None
+
+
+def _load(model: str, revision: str | None) -> Checkpoint:
+    bundled = bundled_folder(model)
+    if bundled is not None:
         return load_checkpoint(bundled)
     if model in ("cascade", "listwise") and not Path(model).exists():
         raise InputError(

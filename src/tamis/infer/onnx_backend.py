@@ -19,7 +19,7 @@ from tamis.models.templates import Inputs
 #: Tokens a batch: as many as keep what a layer computes inside a core's cache.
 TOKEN_BUDGET = 512
 #: Goes up when graphs are written otherwise, so that neither old files nor old scores are used.
-FORMAT = "4"
+FORMAT = "5"
 _MADE_FROM, _FORMAT = "tamis.checkpoint", "tamis.format"
 
 

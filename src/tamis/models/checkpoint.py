@@ -22,7 +22,8 @@ from tamis.errors import InputError
 from tamis.files import atomic_write, storage_errors, unreadable
 from tamis.models.config import EncoderConfig, parse_config, read_raw_config, write_config
 from tamis.models.names import Shape, canonical_name, hugging_face_names, is_unused, shapes
-from tamis.models.weights import FloatType, LazyTensors, StoredTensor, stored_tensors, write_tensors
+from tamis.models.quantise import int8_matrices
+from tamis.models.weights import LazyTensors, StoredTensor, WeightType, stored_tensors, write_tensors
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -97,7 +98,7 @@ def load_checkpoint(
 def save_checkpoint(
     checkpoint: Checkpoint,
     folder: str | Path,
-    dtype: FloatType = "float32",
+    dtype: WeightType = "float32",
     others: Mapping[str, Array] | None = None,
     *,
     ranks: bool = True,
@@ -106,7 +107,8 @@ def save_checkpoint(
 
     Every file takes its name only when it is whole; the weights come last. `others` are tensors that lie
     beside the encoder's, under their own names. One that was not trained to rank (`ranks`) is written without
-    the output of its ranking head, so that no stage takes it for a ranker.
+    the output of its ranking head, so that no stage takes it for a ranker. With int8 the encoder's matrices
+    are kept as 8 bits (see `tamis.models.weights`), which only tamis reads, and all else as float16.
     """
     folder = Path(folder)
     with storage_errors(folder):
@@ -122,7 +124,12 @@ def save_checkpoint(
     names = hugging_face_names(config)
     renamed = {names[ours]: partial(read, ours) for ours in names if ranks or not is_output(ours)}
     beside = {name: partial(others.__getitem__, name) for name in others} if others else {}
-    write_tensors(folder / WEIGHTS, LazyTensors(renamed | beside), dtype)
+    if dtype != "int8":
+        write_tensors(folder / WEIGHTS, LazyTensors(renamed | beside), dtype)
+        return
+    small = {names[ours]: matrix() for ours, matrix in int8_matrices(config, checkpoint.tensors).items()}
+    floats = {name: reader for name, reader in renamed.items() if name not in small} | beside
+    write_tensors(folder / WEIGHTS, LazyTensors(floats), "float16", small)
 
 
 def is_output(name: str) -> bool:

@@ -50,6 +50,10 @@ FORM = "tamis_input_form"
 #: And how many texts an input of a listwise ranker has: see `tamis.models.lists`.
 TEXTS = "tamis_listwise_texts"
 
+#: By this table transformers refuses int8 weights, which it would else load without their scales: it has no
+#: `quant_method`. What tamis goes by is the metadata of the weights.
+QUANTISED = "quantization_config"
+
 #: Our names in the words of config.json, for all families but DistilBERT.
 _FIELDS = {
     "vocabulary": "vocab_size",
@@ -220,6 +224,9 @@ def write_config(raw: Mapping[str, Any], config: EncoderConfig, dtype: str) -> d
     if _named_labels(raw) == config.labels:
         names = raw["id2label"]
     written = {key: value for key, value in raw.items() if key not in _REWRITTEN}
+    if dtype == "int8":
+        dtype = "float16"  # which all else is
+        written[QUANTISED] = {"layout": "int8-rows", "version": 1}
     written |= {
         "architectures": [_ARCHITECTURES[raw.get("model_type", config.family)]],
         "dtype": dtype,
@@ -235,7 +242,7 @@ def write_config(raw: Mapping[str, Any], config: EncoderConfig, dtype: str) -> d
     return written
 
 
-_REWRITTEN = ("torch_dtype", "num_labels", FORM, TEXTS)
+_REWRITTEN = ("torch_dtype", "num_labels", QUANTISED, FORM, TEXTS)
 
 
 _ARCHITECTURES = {

@@ -35,7 +35,7 @@ from tamis.models.checkpoint import (
 )
 from tamis.models.config import EncoderConfig, parse_config
 from tamis.models.names import Shape, shapes
-from tamis.models.weights import FloatType, LazyTensors, StoredTensor
+from tamis.models.weights import LazyTensors, StoredTensor, WeightType
 
 #: Heads to begin with: drawn at random, or copies of the start's own.
 Heads = Literal["new", "trained"]
@@ -191,7 +191,7 @@ def exits_of(start: Checkpoint, name: str | Path) -> ExitCheckpoint:
     return ExitCheckpoint(start, (*sorted(found), start.config.layers), heads, start.fingerprint)
 
 
-def save_exits(checkpoint: ExitCheckpoint, folder: str | Path, dtype: FloatType = "float32") -> None:
+def save_exits(checkpoint: ExitCheckpoint, folder: str | Path, dtype: WeightType = "float32") -> None:
     """Write a model with exits as a Hugging Face folder."""
     save_checkpoint(checkpoint.start, folder, dtype, checkpoint.heads)
 

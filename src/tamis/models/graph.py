@@ -25,6 +25,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tamis.columns import Array
 from tamis.models.config import EncoderConfig
+from tamis.models.quantise import Rounded, channel_factors, per_row
 
 Precision = Literal["fp32", "int8"]
 OPSET = 21
@@ -38,7 +39,8 @@ _LOWEST = {"gelu": 0.17005, "gelu_tanh": 0.17005, "relu": 0.0}  # how far below 
 
 def build_graph(config: EncoderConfig, tensors: Mapping[str, Array], precision: Precision) -> onnx.ModelProto:
     """An ONNX model with the weights inside."""
-    writer = _Quantised(tensors) if precision == "int8" else _Writer(tensors)
+    # as an int8 checkpoint keeps them: one gives the very graph of the weights that it was made from
+    writer = _Quantised(Rounded(config, tensors)) if precision == "int8" else _Writer(tensors)
     logits = _encoder(writer, config)
     writer.node("Identity", logits, name="logits")
     size = [("ids", TensorProto.INT32), ("segments", TensorProto.INT32)]
@@ -178,29 +180,6 @@ class _Operand(NamedTuple):
     zero: str
     norm: str
     factors: Array | None
-
-
-def channel_factors(scale: Array, bias: Array) -> Array:
-    """How large each channel that leaves a norm is beside the usual one, as a square root: half of the
-    difference is left to the activations, half goes to the weights.
-
-    >>> channel_factors(np.array([1.0, 1.0, 3.5]), np.array([0.0, 0.0, 0.5])).tolist()
-    [1.0, 1.0, 2.0]
-    """
-    size = np.abs(scale) + np.abs(bias)
-    usual = max(float(np.median(size)), 1e-12)
-    return np.asarray(np.sqrt(np.maximum(size / usual, 1e-3)), dtype=np.float32)
-
-
-def per_row(matrix: Array) -> tuple[Array, Array]:
-    """A matrix as int8 with one scale a row.
-
-    >>> per_row(np.array([[0.5, -1.27], [0.0, 0.0]], dtype=np.float32))[0].tolist()
-    [[50, -127], [0, 0]]
-    """
-    largest = np.abs(matrix).max(axis=1)
-    scales = np.where(largest > 0, largest / 127, 1).astype(np.float32)
-    return np.rint(matrix / scales[:, None]).astype(np.int8), scales
 
 
 def _encoder(g: _Writer, config: EncoderConfig) -> str:

@@ -33,7 +33,7 @@ from tamis.models.checkpoint import (
 )
 from tamis.models.config import EncoderConfig
 from tamis.models.names import Shape
-from tamis.models.weights import FloatType, LazyTensors, StoredTensor
+from tamis.models.weights import LazyTensors, StoredTensor, WeightType
 
 _PREFIX = "listwise."
 _DEVIATION = 0.02  # BERT's initializer_range
@@ -83,7 +83,7 @@ def lists_of(start: Checkpoint, name: str | Path) -> ListCheckpoint:
     return ListCheckpoint(start, _checked(start, stored_beside(start.folder, _PREFIX)), start.fingerprint)
 
 
-def save_lists(checkpoint: ListCheckpoint, folder: str | Path, dtype: FloatType = "float32") -> None:
+def save_lists(checkpoint: ListCheckpoint, folder: str | Path, dtype: WeightType = "float32") -> None:
     """Write a listwise model as a Hugging Face folder."""
     save_checkpoint(checkpoint.start, folder, dtype, checkpoint.head)
 

@@ -63,11 +63,12 @@ _HEADS: Mapping[Family, tuple[str, str]] = {
     "distilbert": ("pre_classifier", "classifier"),
 }
 
-#: Heads of pretraining, those of exits and of lists (see `tamis.models.exits`, `tamis.models.lists`), and
-#: buffers that old versions saved: a checkpoint may hold them, ranking by its last [CLS] needs none.
+#: The heads of exits and of lists: see `tamis.models.exits`, `tamis.models.lists`.
+RANKING_HEADS = ("exits.", "listwise.")
+#: Those, heads of pretraining, and buffers that old versions saved: a checkpoint may hold them, ranking by
+#: its last [CLS] needs none.
 _UNUSED_HEADS = (
-    "exits.",
-    "listwise.",
+    *RANKING_HEADS,
     "cls.",
     "lm_head.",
     "predictions.",

@@ -3,6 +3,10 @@
 The format is 8 bytes of header length, a JSON header and the raw values. It is read here rather than by its
 package because numpy has no bfloat16, because a mapped tensor costs no memory until it is used, and because a
 file that is written must take its name only when it is whole.
+
+Matrices may be kept as 8 bits, in the layout "int8-rows" of version 1, which the metadata of the file names:
+beside a tensor NAME of I8 [m, n] lie NAME.scale, F32 [m], and possibly NAME.columns, F32 [n]. Its value in
+row i and column j is NAME[i, j] * NAME.scale[i] * NAME.columns[j]. Here it is one tensor, read as float32.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import json
 import math
 import mmap
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,11 +25,16 @@ from tamis.columns import Array
 from tamis.errors import CorruptError, InputError
 from tamis.files import atomic_write, unreadable
 from tamis.models.names import Shape
+from tamis.models.quantise import Int8Matrix
 
 FloatType = Literal["float32", "float16"]
+WeightType = Literal["float32", "float16", "int8"]  # int8: the matrices, all else is float16
+#: The layout of int8 weights, as the metadata of a file names it.
+LAYOUT = {"tamis.layout": "int8-rows", "tamis.version": "1"}
 
 _SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
-_CODES = {"float32": "F32", "float16": "F16"}
+_CODES = {"float32": "F32", "float16": "F16", "int8": "I8"}
+_SCALE, _COLUMNS = "{}.scale", "{}.columns"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +46,21 @@ class StoredTensor:
     dtype: str  # as safetensors writes it: F32, F16, BF16, ...
     shape: Shape
     data: memoryview
+    scale: StoredTensor | None = None  # of the rows of an I8
+    columns: StoredTensor | None = None  # factors of its columns
 
     @property
     def readable(self) -> bool:
         """Whether it holds numbers that can be weights."""
-        return self.dtype in ("F32", "F16", "BF16")
+        return self.dtype in ("F32", "F16", "BF16") or self.scale is not None
 
     def read(self) -> Array:
         """The values as float32; values that are not finite are an error."""
-        if self.dtype == "BF16":  # the upper half of a float32
+        if self.scale is not None:
+            numbers = np.frombuffer(self.data, np.int8).reshape(self.shape)
+            columns = self.columns._factors() if self.columns else None
+            values = Int8Matrix(numbers, self.scale._factors(), columns).floats()
+        elif self.dtype == "BF16":  # the upper half of a float32
             values = (np.frombuffer(self.data, "<u2").astype("<u4") << 16).view("<f4")
         else:
             values = np.frombuffer(self.data, "<f4" if self.dtype == "F32" else "<f2").astype(
@@ -55,6 +70,12 @@ class StoredTensor:
             problem = f"the tensor {self.name} holds values that are not finite"
             raise InputError(problem, remedy="fetch or train the model again", path=self.path)
         return values.reshape(self.shape)
+
+    def _factors(self) -> Array:
+        factors = self.read()
+        if not (factors > 0).all():
+            raise _wrong_int8(self.path, f"the tensor {self.name} holds values that are not above 0")
+        return factors
 
 
 def stored_tensors(path: Path) -> dict[str, StoredTensor]:
@@ -77,10 +98,11 @@ def stored_tensors(path: Path) -> dict[str, StoredTensor]:
         raise _damaged(path, "its header is longer than the file")
     try:
         header = json.loads(bytes(mapped[8 : 8 + length]))
-        entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
-        return {name: _stored(path, name, entry, mapped[8 + length :]) for name, entry in entries.items()}
+        metadata = dict(header.pop("__metadata__", None) or {})
+        found = {name: _stored(path, name, entry, mapped[8 + length :]) for name, entry in header.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged(path, f"its header is wrong: {error}") from None
+    return _with_scales(path, found, metadata)
 
 
 def _stored(path: Path, name: str, entry: Mapping[str, Any], data: memoryview) -> StoredTensor:
@@ -92,6 +114,37 @@ def _stored(path: Path, name: str, entry: Mapping[str, Any], data: memoryview) -
     if dtype in _SIZES and stop - start != math.prod(shape) * _SIZES[dtype]:
         raise ValueError(f"{name} has {stop - start} bytes for {dtype}{list(shape)}")
     return StoredTensor(path, name, dtype, shape, data[start:stop])
+
+
+def _with_scales(
+    path: Path, tensors: Mapping[str, StoredTensor], metadata: Mapping[str, Any]
+) -> dict[str, StoredTensor]:
+    """The tensors of a file, of which each int8 matrix has its scales."""
+    small = [name for name, tensor in tensors.items() if tensor.dtype == "I8"]
+    said = {key: metadata[key] for key in LAYOUT if key in metadata}
+    if said and said != LAYOUT:
+        problem = f"its weights are in a layout that is not known ({', '.join(map(str, said.values()))})"
+        raise InputError(problem, remedy="use a newer tamis, or fetch the model again", path=path)
+    if small and not said:
+        problem = f"the tensor {small[0]} is int8, and the file names no layout"
+        remedy = "use weights in float16 or float32, or int8 from `tamis export --weights int8`"
+        raise InputError(problem, remedy=remedy, path=path)
+    found = dict(tensors)
+    for name in small:
+        scale, columns = (found.pop(of.format(name), None) for of in (_SCALE, _COLUMNS))
+        if scale is None:
+            raise _wrong_int8(path, f"no {_SCALE.format(name)} beside the int8 tensor {name}")
+        tensor = replace(tensors[name], scale=scale, columns=columns)
+        for part, size in ((scale, tensor.shape[:1]), (columns, tensor.shape[1:])):
+            if part is not None and (part.dtype, part.shape, len(tensor.shape)) != ("F32", size, 2):
+                what = f"{part.name} is {part.dtype}{list(part.shape)}"
+                raise _wrong_int8(path, f"{what} beside the int8 tensor {name} {list(tensor.shape)}")
+        found[name] = tensor
+    return found
+
+
+def _wrong_int8(path: Path, problem: str) -> InputError:
+    return InputError(problem, remedy="fetch or save the model again", path=path)
 
 
 def _damaged(path: Path, problem: str) -> CorruptError:
@@ -123,21 +176,30 @@ class LazyTensors(Mapping[str, Array]):
         return name in self._readers  # the inherited test would read the tensor
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Array], dtype: FloatType = "float32") -> None:
-    """Write a safetensors file, entirely or not at all.
+def write_tensors(
+    path: Path,
+    tensors: Mapping[str, Array],
+    dtype: FloatType = "float32",
+    int8: Mapping[str, Int8Matrix] | None = None,
+) -> None:
+    """Write a safetensors file, entirely or not at all. Matrices in `int8` are kept so, all else in `dtype`.
 
     >>> file = getfixture("tmp_path") / "model.safetensors"
     >>> write_tensors(file, {"a": np.array([1e6], np.float32)}, "float16")
     Traceback (most recent call last):
     tamis.errors.InputError: .../model.safetensors: the tensor a does not fit into float16: use float32
     """
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # without it transformers refuses the file
-    item, start = np.dtype(dtype).itemsize, 0
-    names = sorted(tensors)
+    # without a format transformers refuses the file
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"} | (LAYOUT if int8 else {})}
+    whole = {part: values for name, matrix in (int8 or {}).items() for part, values in _parts(name, matrix)}
+    types = {name: np.dtype(dtype) for name in tensors} | {name: each.dtype for name, each in whole.items()}
+    # the widest first, so that every tensor begins at a multiple of its width
+    names, start = sorted(types, key=lambda name: (-types[name].itemsize, name)), 0
     for name in names:
-        shape = tensors[name].shape
-        stop = start + math.prod(shape) * item
-        header[name] = {"dtype": _CODES[dtype], "shape": list(shape), "data_offsets": [start, stop]}
+        shape = (whole if name in whole else tensors)[name].shape
+        stop = start + math.prod(shape) * types[name].itemsize
+        code = _CODES[types[name].name]
+        header[name] = {"dtype": code, "shape": list(shape), "data_offsets": [start, stop]}
         start = stop
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # the values begin at a multiple of 8
@@ -145,8 +207,17 @@ def write_tensors(path: Path, tensors: Mapping[str, Array], dtype: FloatType = "
         file.write(len(text).to_bytes(8, "little") + text)
         for name in names:
             with np.errstate(over="ignore"):
-                values = np.ascontiguousarray(tensors[name], dtype=np.dtype(dtype).newbyteorder("<"))
+                values = np.ascontiguousarray(
+                    (whole if name in whole else tensors)[name], dtype=types[name].newbyteorder("<")
+                )
             if not np.isfinite(values).all():
-                problem = f"the tensor {name} does not fit into {dtype}"
+                problem = f"the tensor {name} does not fit into {types[name].name}"
                 raise InputError(problem, remedy="use float32", path=path)
             file.write(values.data)
+
+
+def _parts(name: str, matrix: Int8Matrix) -> Iterator[tuple[str, Array]]:
+    yield name, matrix.values
+    yield _SCALE.format(name), matrix.scale
+    if matrix.columns is not None:
+        yield _COLUMNS.format(name), matrix.columns

@@ -1,0 +1,42 @@
+"""A checkpoint's weights in another type, in a folder of their own."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from tamis.errors import InputError
+from tamis.files import storage_errors
+from tamis.models.checkpoint import CONFIG, WEIGHTS, Checkpoint, save_checkpoint, stored_beside
+from tamis.models.names import RANKING_HEADS
+from tamis.models.weights import LazyTensors, WeightType
+
+#: A model's card, the log of its training, and what makes a model of long documents of an encoder.
+_BESIDE = ("README.md", "training.jsonl", "tamis.json", "tamis.safetensors")
+
+
+def convert(checkpoint: Checkpoint, folder: str | Path, weights: WeightType) -> Path:
+    """Write a checkpoint with its weights in another type; returns the file of weights. The heads of exits
+    and of lists, the card and the log come along, exported graphs do not.
+
+    >>> from tamis.infer.cross_encoder import CrossEncoder
+    >>> path = convert(CrossEncoder("mono-tiny").checkpoint, getfixture("tmp_path") / "half", "float16")
+    >>> path.name
+    'model.safetensors'
+    """
+    folder = Path(folder)
+    for name in (CONFIG, WEIGHTS):
+        if (folder / name).exists():
+            raise InputError(f"has a {name} already", remedy="give a new folder", path=folder)
+    heads = {
+        name: tensor.read
+        for prefix in RANKING_HEADS
+        for name, tensor in stored_beside(checkpoint.folder, prefix).items()
+    }
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in _BESIDE:
+            if (checkpoint.folder / name).is_file():
+                shutil.copyfile(checkpoint.folder / name, folder / name)
+    save_checkpoint(checkpoint, folder, weights, LazyTensors(heads))
+    return folder / WEIGHTS
