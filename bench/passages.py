@@ -24,6 +24,7 @@ import platform
 import re
 import shutil
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +33,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from machine import SCRATCH, in_a_process, one_core, processor
+from machine import in_a_process, one_core, processor
 from rerank_cpu import ONE_THREAD
 
 import tamis
@@ -162,10 +163,9 @@ def timed(stages: Mapping[str, Stage], rankings: Sequence[Ranking]) -> dict[str,
 
 def measure(given: argparse.Namespace, results: Any) -> None:
     one_core()
-    folder = SCRATCH / "passages"
-    shutil.rmtree(folder, ignore_errors=True)
     documents, queries, qrels = sampled(collection(given), given.queries)
-    index = Index.build(documents, folder)
+    folder = Path(tempfile.mkdtemp(prefix="tamis-bench-"))
+    index = Index.build(documents, folder / "idx")
     first = index.bm25() % given.k
     rankings = [first(query) for query in queries]
     names = stages_of(given.choose, given.passages, given.model)
@@ -178,6 +178,7 @@ def measure(given: argparse.Namespace, results: Any) -> None:
     quality = ranked(built(given.cache), rankings, qrels)
     bare = built(None)
     seconds = timed(bare, rankings[: given.timed])
+    shutil.rmtree(folder)
     plain_name = names[0]
     results.put(
         {

@@ -11,7 +11,8 @@ else is in the ranking or the batch changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -170,9 +171,7 @@ def _contents(unread: Unread, reader: Reader) -> Iterator[list[str]]:
 def _lexical(model: Model, longer: Unread, reader: Reader) -> list[Array]:
     ranking = longer.ranking
     analyzer = analyzer_of(ranking)
-    weights: dict[str, float] = {}
-    for term in analyzer.tokens(ranking.query.text):
-        weights[term] = weights.get(term, 0.0) + 1.0
+    weights = Counter(analyzer.tokens(ranking.query.text))  # each occurrence counts one, as in a search
     weight = np.array(list(weights.values()), np.float64)
     known = None
     if isinstance(ranking.texts, Index):
@@ -185,9 +184,9 @@ def _lexical(model: Model, longer: Unread, reader: Reader) -> list[Array]:
     return scores
 
 
-def _counted(passages: Sequence[Sequence[str]], weights: Mapping[str, float]) -> tuple[Array, Array]:
+def _counted(passages: Sequence[Sequence[str]], wanted: Iterable[str]) -> tuple[Array, Array]:
     """How often each passage holds each term, and how long it is."""
-    place = {term: number for number, term in enumerate(weights)}
+    place = {term: number for number, term in enumerate(wanted)}
     tf = np.zeros((len(passages), len(place)), np.int64)
     for row, terms in zip(tf, passages, strict=True):
         for term in terms:
