@@ -3,7 +3,7 @@
     pipeline = kept (">>" kept)*
     kept     = stage ("%" whole number)*          `%` binds tighter than `>>`, as in Python
     stage    = name ["(" [argument ("," argument)*] ")"] | "(" pipeline ")"
-    argument = pipeline | value | name "=" value
+    argument = pipeline | value | name "=" value | "choose" "=" pipeline
     value    = number | true | false | none | word | "quoted text"
 
 A strict parser: nothing is evaluated, and whatever it does not know is an error with its place. Printing a
@@ -29,11 +29,11 @@ class Call:
 
     name: str
     arguments: tuple[Node | Value, ...] = ()
-    options: tuple[tuple[str, Value], ...] = ()
+    options: tuple[tuple[str, Node | Value], ...] = ()
 
     def __str__(self) -> str:
         inside = [_print_argument(argument) for argument in self.arguments]
-        inside += [f"{name}={_print_value(value)}" for name, value in self.options]
+        inside += [f"{name}={_print_option(name, value)}" for name, value in self.options]
         return f"{self.name}({', '.join(inside)})" if inside else self.name
 
 
@@ -91,27 +91,30 @@ _TOKEN = re.compile(rf"\s*(?:(?P<op>>>|[%(),=])|(?P<quoted>{_QUOTED.pattern})|(?
                     rf"|(?P<word>{_WORD.pattern})|(?P<end>\Z))")  # fmt: skip
 _NAME = re.compile(r"[a-z_][a-z0-9_]*")
 _CONSTANTS: dict[str, Value] = {"true": True, "false": False, "none": None}
+#: Options whose value is a stage: of a bare word, only the name says whether it is one.
+_OF_STAGES = frozenset({"choose"})
 _MOST_DIGITS = 18  # what fits 64 bits
 _DEEPEST = 50  # stages within stages
 _FORM = 'write it like bm25(k1=1.2) % 100 >> mono(model="a folder")'
 
 
-def calls(node: Node) -> Iterator[Call]:
-    """The stages of a pipeline by their names and arguments, with those that are arguments themselves.
+def calls(node: Node, *, options: bool = True) -> Iterator[Call]:
+    """The stages of a pipeline by their names and arguments, with those that are arguments or, unless told,
+    options themselves.
 
     >>> [call.name for call in calls(parse("fuse(bm25, ql) % 10 >> interpolate(mono)"))]
     ['fuse', 'bm25', 'ql', 'interpolate', 'mono']
     """
     if isinstance(node, Then):
         for stage in node.stages:
-            yield from calls(stage)
+            yield from calls(stage, options=options)
     elif isinstance(node, Keep):
-        yield from calls(node.stage)
+        yield from calls(node.stage, options=options)
     else:
         yield node
-        for argument in node.arguments:
-            if isinstance(argument, Call | Keep | Then):
-                yield from calls(argument)
+        for inside in (*node.arguments, *(value for _, value in node.options if options)):
+            if isinstance(inside, Call | Keep | Then):
+                yield from calls(inside, options=options)
 
 
 def parse(text: str) -> Node:
@@ -203,7 +206,7 @@ class _Parser:
             return Call(name)
         self.take()
         arguments: list[Node | Value] = []
-        options: dict[str, Value] = {}
+        options: dict[str, Node | Value] = {}
         while not self.peek("op", ")"):
             if arguments or options:
                 self.expect("op", ",", "a comma or a closing parenthesis")
@@ -213,15 +216,17 @@ class _Parser:
                 self.take()
                 if option in options:
                     raise self.error(f"{option} is given twice", at)
-                options[option] = self.value()
+                options[option] = self.argument() if option in _OF_STAGES else self.value()
             elif options:
                 raise self.error("a plain argument must come before name=value", at)
-            elif (self.peek("word") and self.tokens[self.next][1] not in _CONSTANTS) or self.peek("op", "("):
-                arguments.append(self.pipeline())
             else:
-                arguments.append(self.value())
+                arguments.append(self.argument())
         self.take()
         return Call(name, tuple(arguments), tuple(options.items()))
+
+    def argument(self) -> Node | Value:
+        word = self.peek("word") and self.tokens[self.next][1] not in _CONSTANTS
+        return self.pipeline() if word or self.peek("op", "(") else self.value()
 
     def value(self) -> Value:
         kind, found, at = self.tokens[self.next]
@@ -247,8 +252,14 @@ class _Parser:
         return int(found) if whole else float(found)
 
 
+def _print_option(name: str, value: Node | Value) -> str:
+    if name in _OF_STAGES or isinstance(value, Node):
+        return _print_argument(value)
+    return _print_value(value)
+
+
 def _print_argument(argument: Node | Value) -> str:
-    # a bare word in first place would be read as a stage
+    # a bare word would be read as a stage
     if isinstance(argument, str):
         return _quoted(argument)
     return str(argument) if isinstance(argument, Node) else _print_value(argument)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -42,6 +42,7 @@ class Step:
     leave: Array  # candidates that it hands on
     inferences: Array
     model: Reranker | None = None
+    part: bool = False  # of the next step: it chooses what that one's model reads, in that one's time
 
 
 def plan(stage: Stage, candidates: Sequence[int] | Array) -> list[Step]:
@@ -78,9 +79,11 @@ def _plan(stage: Stage, enter: Array, depth: int | None) -> list[Step]:
             documents = min(documents, len(stage.index))
         return [Step(stage, enter, np.full_like(enter, documents), none)]
     if (model := _reranker(stage)) is not None:
-        needed = {count: model.inferences(count) for count in np.unique(enter).tolist()}
-        inferences = np.array([needed[count] for count in enter.tolist()], dtype=np.int64)
-        return [Step(stage, enter, enter, inferences, model)]
+        chosen_by = [
+            Step(part, enter, enter, _for_each(enter, model.choosing), _reranker(part), part=True)
+            for part in model.parts
+        ]
+        return [*chosen_by, Step(stage, enter, enter, _for_each(enter, model.inferences), model)]
     if isinstance(stage, IfUnsure):
         # which queries will be sure is not known before: at most, none is; those that are keep what they have
         steps = _plan(stage.stage, enter, depth)
@@ -100,6 +103,11 @@ def _plan(stage: Stage, enter: Array, depth: int | None) -> list[Step]:
     # of several stages' candidates some may be the same: no more than the sum
     leave = sum((steps[-1].leave for steps in inside), start=none) if inside else enter
     return [*(step for steps in inside for step in steps), Step(stage, enter, leave, none)]
+
+
+def _for_each(numbers: Array, count: Callable[[int], int]) -> Array:
+    known = {number: count(number) for number in np.unique(numbers).tolist()}
+    return np.array([known[number] for number in numbers.tolist()], dtype=np.int64)
 
 
 def counts(stage: Stage) -> Literal["exact", "most", "least", "either"]:

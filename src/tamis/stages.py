@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
@@ -30,13 +30,16 @@ class Given:
 
     index: Index | None
     runtime: Runtime
+    scoring: bool = False  # for an option: the stage searches nothing, and scores what it is given
 
 
 Maker = Callable[[Given, Sequence[Stage], Mapping[str, Any]], Stage]
 
 
 def _retriever(model: Callable[..., Any]) -> Maker:
-    return lambda given, stages, options: Retriever(_needed(given.index), model(**options))
+    return lambda given, stages, options: (
+        model(**options) if given.scoring else Retriever(_needed(given.index), model(**options))
+    )
 
 
 def _plain(stage: Callable[..., Stage]) -> Maker:
@@ -132,10 +135,18 @@ def check_searches(node: Node) -> None:
     """
     first = node.stages[0] if isinstance(node, Then) else node
     # rm3 searches again with what another stage has found; an unknown name has an error of its own
-    names = {call.name for call in calls(first)}
-    if not names & (SEARCHING - {"rm3"}) and names <= STAGES.keys():
+    if not set(searches(first)) - {"rm3"} and {call.name for call in calls(first)} <= STAGES.keys():
         remedy = f"begin with a stage that searches, as in bm25 % 100 >> {node}"
         raise ExpressionError(f"{first} finds no candidates", remedy=remedy)
+
+
+def searches(node: Node) -> list[str]:
+    """The stages of a pipeline that search; one that is an option scores what it is given.
+
+    >>> searches(parse("bm25 % 10 >> maxp(mono, choose=bm25, passages=3)"))
+    ['bm25']
+    """
+    return [call.name for call in calls(node, options=False) if call.name in SEARCHING]
 
 
 def parameters_of(name: str) -> dict[str, inspect.Parameter]:
@@ -157,8 +168,8 @@ def _build(node: Node, given: Given) -> Stage:
     if node.name not in STAGES:
         raise ExpressionError(f"there is no stage {node.name!r}", remedy=f"use {', '.join(STAGES)}")
     parameters = parameters_of(node.name)
-    options = _options(node, parameters)
-    stages = [_build(argument, given) for argument in _arguments(node, parameters)]
+    options = _options(node, parameters, given)
+    stages = [_build(argument, replace(given, scoring=False)) for argument in _arguments(node, parameters)]
     make = STAGES[node.name][1]
     try:
         return make(given, stages, options)
@@ -186,14 +197,19 @@ def _arguments(node: Call, parameters: Mapping[str, inspect.Parameter]) -> list[
     )
 
 
-def _options(node: Call, parameters: Mapping[str, inspect.Parameter]) -> dict[str, Value]:
-    options: dict[str, Value] = {}
+def _options(node: Call, parameters: Mapping[str, inspect.Parameter], given: Given) -> dict[str, Any]:
+    options: dict[str, Any] = {}
     for name, value in node.options:
         if name not in parameters or parameters[name].default is inspect.Parameter.empty:
             raise ExpressionError(
                 f"{node.name} has no option {name!r}", remedy=f"it takes {_names(parameters)}"
             )
-        options[name] = _as(parameters[name].annotation, value, node.name, name)
+        if isinstance(value, Call):
+            options[name] = _build(value, replace(given, scoring=True))
+        elif isinstance(value, Node):
+            raise ExpressionError(f"{name} of {node.name} cannot be {value}", remedy="give one stage alone")
+        else:
+            options[name] = _as(parameters[name].annotation, value, node.name, name)
     return options
 
 
@@ -216,8 +232,8 @@ def _as(annotation: Any, value: Value, stage: str, option: str) -> Value:
         # by type too: True is equal to 1
         if type(value) is kind or any(type(value) is type(each) and value == each for each in choices):
             return value
-        wanted += map(str, choices) if choices else [_WORDS[kind]]
-    remedy = " or ".join(", ".join(wanted).rsplit(", ", 1))
+        wanted += map(str, choices) if choices else [_WORDS.get(kind, "a stage")]
+    remedy = " or ".join(", ".join(dict.fromkeys(wanted)).rsplit(", ", 1))
     raise ExpressionError(f"{option} of {stage} cannot be {value!r}", remedy=f"give {remedy}")
 
 

@@ -215,3 +215,36 @@ def test_a_dry_run_says_how_many_inferences_there_can_be(tamis: Callable[..., Sa
         "-o", tmp_path / "a.run", "--dry-run", "--json",
     )  # fmt: skip
     assert said.json["inferences"]["most"] == 20
+
+
+def test_a_dry_run_counts_the_model_that_chooses(tamis: Callable[..., Said], tmp_path: Path) -> None:
+    arguments = (
+        "run", "idx", "topics.trec", "-o", tmp_path / "a.run", "--dry-run", "-p",
+        "bm25 % 5 >> maxp(mono(model=m), choose=mono(model=m, limit=64), passages=2, among=4)",
+    )  # fmt: skip
+    found = tamis(*arguments, "--json").json
+    search, chooses, reads = found["steps"]
+    assert [step["inferences"]["most"] for step in (search, chooses, reads)] == [0, 20, 10]
+    assert (found["inferences"]["most"], found["counts"]) == (30, "most")
+    # it is timed with what it chooses for
+    assert (chooses["model"], chooses["seconds"], found["seconds"]) == ("m", None, reads["seconds"])
+    assert "at most 30 inferences a query" in " ".join(tamis(*arguments).out.split())
+
+
+def test_what_chooses_is_told_of_after_a_run(tamis: Callable[..., Said], tmp_path: Path) -> None:
+    said = tamis(
+        "run", "idx", "topics.trec", "-o", tmp_path / "a.run", "-p",
+        "bm25 % 5 >> maxp(mono(model=m), window=10, choose=mono(model=m, limit=64), passages=1)", "--json",
+    )  # fmt: skip
+    reads, chooses = said.json["models"]
+    assert chooses["stage"] == "mono(model=m, limit=64)"
+    assert 0 < reads["inferences"] < chooses["inferences"]
+
+
+def test_a_shown_passage_is_one_that_was_chosen(tamis: Callable[..., Said]) -> None:
+    pipeline = "bm25 % 5 >> maxp(mono(model=m), window=10, choose=bm25, passages=1)"
+    found = tamis("search", "idx", "castle", "-p", pipeline, "--json").json
+    assert found["results"]
+    for result in found["results"]:
+        ((start, end),) = [(each["start"], each["end"]) for each in result["evidence"]]
+        assert "castle" in result["text"][start:end].lower() or "castle" in result["title"].lower()

@@ -308,7 +308,7 @@ def test_search_says_what_a_model_did_not_read(place: Path, tamis: Tamis) -> Non
     question = ["search", "idx", "director", "-k", "3", "-p"]
     cut = tamis(*question, "bm25 % 3 >> mono(model=m)").err
     assert "mono(model=m): " in cut and " texts cut, " in cut
-    assert cut.rstrip().endswith("; maxp(mono) reads a long text by its passages")
+    assert cut.rstrip().endswith("; maxp(mono, choose=bm25, passages=3) reads its best passages")
     passages = tamis(*question, "bm25 % 3 >> maxp(mono(model=m), window=20, stride=20, passages=1)").err
     assert " texts cut, " in passages and "maxp(mono) reads" not in passages
     whole = tamis(*question, "bm25 % 3 >> maxp(mono(model=m), window=20, stride=20)").err

@@ -27,7 +27,9 @@ def called(*arguments: str | Path, path: Path | None = None) -> subprocess.Compl
     return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
 
 
-@pytest.mark.parametrize("script", ["repro/models/evaluate.py mono", "bench/parity_anserini.py"])
+@pytest.mark.parametrize(
+    "script", ["repro/models/evaluate.py mono", "bench/parity_anserini.py", "bench/passages.py"]
+)
 def test_data_that_are_not_there_are_one_line(script: str, tmp_path: Path) -> None:
     name, *arguments = script.split()
     done = called(REPOSITORY / name, *arguments, "--data", tmp_path)

@@ -51,7 +51,8 @@ def pipelines_of(calls: st.SearchStrategy[Call]) -> st.SearchStrategy[Node]:
 
 
 def calls_with(arguments: st.SearchStrategy[Node | Value]) -> st.SearchStrategy[Call]:
-    return st.builds(Call, names, st.lists(arguments, max_size=2).map(tuple), options)
+    chosen = st.builds(lambda found, stage: (*found, ("choose", stage)), options, arguments)
+    return st.builds(Call, names, st.lists(arguments, max_size=2).map(tuple), options | chosen)
 
 
 nodes = pipelines_of(
@@ -105,6 +106,7 @@ pieces = st.sampled_from(
 @given(st.text(max_size=20) | st.lists(pieces, max_size=12).map("".join))
 @example("(" * 100_000)
 @example("a(" * 100_000)
+@example("a(choose=" * 100_000)
 @example("bm25 % " + "9" * 5_000)
 @example("bm25(k1=" + "9" * 5_000 + ")")
 @example("bm25(k1=1e999)")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tamis import AvgP, Document, FirstP, KMaxP, MaxP, Mono, Query, Ranking, ScoreKind, SumP
+from tamis import BM25, AvgP, Document, FirstP, KMaxP, MaxP, Mono, Query, Ranking, ScoreKind, SumP
 from tamis.rank.birch import birch
 from tamis.rank.given import Documents
 from tamis.rank.passage import avg_p, first_p, k_max_p, max_p, sum_p
@@ -96,3 +96,36 @@ def test_evidence_lies_in_the_text_and_does_not_overlap(
     assert spans
     assert all(0 <= start <= stop <= len(text) for start, stop, _ in spans)
     assert all(one.stop <= other.start for one, other in itertools.pairwise(spans))
+
+
+@pytest.fixture(scope="module")
+def smaller(tiny_checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Mono:
+    folder = tmp_path_factory.mktemp("smaller")
+    return Mono(str(tiny_checkpoint(folder, layers=1, positions=64, seed=3)), workers=1)
+
+
+@quick
+@given(
+    st.lists(texts, min_size=1, max_size=4),
+    st.sampled_from(["words", "tokens", "sentences", "even"]),
+    st.integers(1, 40),
+    st.booleans(),
+)
+def test_choosing(
+    stage: Mono, smaller: Mono, drawn: list[str], unit: str, passages: int, by_model: bool
+) -> None:
+    """Of documents with few passages all are read, and the rest does not score above what all would."""
+    documents = [Document(f"d{number}", text, title="King") for number, text in enumerate(drawn)]
+    found = ranking(documents)
+    cut = {"window": 5, "unit": unit, "evidence": 99}
+    plain = MaxP(stage, **cut, passages=41)  # type: ignore[arg-type]
+    choosing = MaxP(stage, **cut, choose=smaller if by_model else BM25(), passages=passages, among=41)  # type: ignore[arg-type]
+    whole, some = plain(found), choosing(found)
+    counts = [len(read.passages) for read in plain.reader.read(found, found.ids)]
+    assert choosing.tally.inferences == sum(min(count, passages) for count in counts)
+    if passages >= max(counts):
+        assert some == whole
+        assert some.evidence == whole.evidence
+    scores = {hit.id: hit.score for hit in whole}
+    assert all(hit.score <= scores[hit.id] for hit in some)
+    assert {hit.id: hit.score for hit in some} == {d.id: choosing(ranking([d])).scores[0] for d in documents}

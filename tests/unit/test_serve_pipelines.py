@@ -98,6 +98,27 @@ def test_a_revision_that_the_server_does_not_have_is_named(index: Index) -> None
     assert pipelines.search("bm25 % 5 >> mono(revision=v1)")
 
 
+def test_what_chooses_passages_is_looked_at_like_any_stage(index: Index, model: str) -> None:
+    pipelines = Pipelines(index, "bm25 % 10", limits=Limits(inferences=60))
+    with pytest.raises(ExpressionError, match="this server has no model"):
+        pipelines.search(f'bm25 % 5 >> maxp(mono, choose=mono(model="{model}"), passages=3)')
+    with pytest.raises(ExpressionError, match="finds no candidates"):
+        pipelines.search("maxp(mono, choose=bm25, passages=3)")
+    with pytest.raises(InputError, match="may take 66 inferences"):  # 30 and 3 of each document
+        pipelines.search("bm25 % 2 >> maxp(mono, choose=mono(model=mono-tiny), passages=3)")
+    built = pipelines.search("bm25 % 1 >> maxp(mono, choose=mono(model=mono-tiny), passages=3)")
+    strong, weak = built.steps[-1].models
+    assert (strong.encoder.model, weak.encoder.model) == ("mono", "mono-tiny")
+    assert weak.encoder is pipelines.search("bm25 % 1 >> mono(model=mono-tiny)").steps[-1].models[0].encoder
+
+
+def test_bm25_that_chooses_searches_nothing(index: Index, model: str) -> None:
+    own = f'maxp(mono(model="{model}"), choose=bm25, passages=3)'
+    pipelines = Pipelines(index, f"bm25 % 10 >> {own}")
+    assert pipelines.rerank(None).expression == own == pipelines.rerank(own).expression
+    assert pipelines.search(None).expression == f"bm25 % 10 >> {own}"
+
+
 def _text_options(name: str) -> list[str]:
     """Those of a stage that take any text."""
     found = parameters_of(name).items()

@@ -152,7 +152,7 @@ def test_a_fold_is_tested_on_what_its_dev_run_reads(query: str, model: str, tmp_
     assert isinstance(stage, MaxP)
     asked, ranking = stage.encoder.tokenizer.encode([query]), given(*documents, query=query)
     tested = [
-        stage._inputs(asked, read.tokens)[0]
+        stage.stage.inputs_of(asked, read.tokens)[0]
         for read in stage.reader.read(ranking, ranking.ids, room=stage._room(asked))
     ]
     passages = Layout.of(learned.inputs, start.tokenizer.special).passages

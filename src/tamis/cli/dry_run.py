@@ -24,7 +24,7 @@ def dry_run(
     with doing("Timing the models"):
         rankings = sample(first, queries)
         described = [_described(step, rankings) for step in steps]
-    timed = [step["seconds"] for step in described if step["model"] is not None]
+    timed = [each["seconds"] for step, each in zip(steps, described, strict=True) if _is_timed(step)]
     whole = {
         "pipeline": repr(stage),
         "queries": len(queries),
@@ -41,7 +41,7 @@ def dry_run(
 
 def _described(step: Step, rankings: Sequence[Any]) -> dict[str, Any]:
     model = step.model
-    calibration = calibrate(model, rankings) if model is not None else None
+    calibration = calibrate(model, rankings) if model is not None and _is_timed(step) else None
     inferences = int(step.inferences.sum())
     seconds = None if inferences else 0.0
     if calibration:
@@ -57,6 +57,10 @@ def _described(step: Step, rankings: Sequence[Any]) -> dict[str, Any]:
         "seconds_each": calibration and round(calibration.seconds_each, 9),
         "seconds": seconds,
     }
+
+
+def _is_timed(step: Step) -> bool:
+    return step.model is not None and not step.part
 
 
 def _spread(numbers: Array) -> dict[str, int]:

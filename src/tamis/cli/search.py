@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _INDENT = 4
 _LINES = 2  # of a snippet
 _PASSAGE_LINES = 4  # of one from a passage that a model chose
+_INSTEAD = "; maxp(mono, choose=bm25, passages=3) reads its best passages"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -105,7 +106,7 @@ def main(
             from tamis.rank.mono import Mono  # not before: a search without a model must not wait for it
 
             whole = cut.texts_cut and isinstance(each, Mono)
-            note(f"{each!r}: {cut}" + ("; maxp(mono) reads a long text by its passages" if whole else ""))
+            note(f"{each!r}: {cut}" + (_INSTEAD if whole else ""))
 
 
 def timed(stage: Stage, text: str) -> tuple[Ranking, float]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from tamis.errors import ExpressionError, InputError
 from tamis.evaluate.given import begun_with
 from tamis.evaluate.sharing import with_one_cache
-from tamis.expression import Call, Then, Value, parse
+from tamis.expression import Call, Node, Then, Value, parse
 from tamis.infer.runtime import Runtime
 from tamis.stage import Pipeline, Stage
 from tamis.stages import build
@@ -129,7 +129,9 @@ def _values(text: str, whole: str) -> list[Value]:
                 f"{text!r} in {whole!r} is not a value", remedy="use numbers, words or quoted texts"
             ) from error
         assert isinstance(node, Call)
-        return [node.options[0][1]]
+        ((_, value),) = node.options
+        assert not isinstance(value, Node)  # which only some options are
+        return [value]
     try:
         first, last, step = map(Decimal, text.split(":"))
         count = int((last - first) / step) + 1

@@ -22,11 +22,9 @@ from tamis.infer.cross_encoder import Tally
 from tamis.rank.combine import Interpolation, normalised
 from tamis.rank.mono import Mono
 from tamis.rank.passage import PassageReranker, Scored
-from tamis.rank.reading import Cutting, Title, Unit, Wanted
+from tamis.rank.reading import Cutting, Title, Unit, Wanted, analyzer_of
 from tamis.rank.reranker import shown
 from tamis.ranking import Ranking, ScoreKind, Span
-from tamis.retrieve.index import Index
-from tamis.text.analyze import get_analyzer
 from tamis.text.segment import Keep
 
 MOST = 4  # sentences: a fourth was tried, and its weight learned to be 0
@@ -216,7 +214,6 @@ class Birch(PassageReranker):
     def _wanted(self, ranking: Ranking) -> Wanted | None:
         if self.exact_match:
             return None
-        # as the index compares words, where there is one
-        analyzer = ranking.texts.analyzer if isinstance(ranking.texts, Index) else get_analyzer("english")
+        analyzer = analyzer_of(ranking)
         terms = frozenset(analyzer.tokens(ranking.query.text))
         return lambda sentence: terms.isdisjoint(analyzer.tokens(sentence))

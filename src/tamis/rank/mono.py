@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from tamis.errors import InputError
 from tamis.expression import Call
 from tamis.infer.cross_encoder import CrossEncoder
 from tamis.infer.runtime import Device, Precision
 from tamis.infer.tokens import texts_of
 from tamis.models import templates
-from tamis.models.templates import Form, Inputs, Truncation
+from tamis.models.templates import Form, Inputs, Tokenised, Truncation
 from tamis.rank.cache import ScoreCache
 from tamis.rank.reranker import Reranker, check_limits, shown
 from tamis.ranking import Ranking, ScoreKind, best_first
@@ -81,6 +83,20 @@ class Mono(Reranker):
             ranking.reordered(best_first(margins, ranking.ids), shown(margins, self.kind), self.kind)
             for ranking, margins in zip(rankings, found, strict=True)
         ]
+
+    def inputs_of(self, query: Tokenised, texts: Tokenised) -> tuple[Inputs, Truncation]:
+        """What the model reads for a query with texts that are tokenised already, and what was cut."""
+        encoder = self.encoder
+        return templates.mono(
+            query,
+            texts,
+            encoder.tokenizer.special,
+            own=np.zeros(len(texts), np.int64),
+            query_limit=self.query_limit,
+            total_limit=min(self.limit, encoder.positions),
+            form=encoder.input_form,
+            segment_types=encoder.checkpoint.config.segments,
+        )
 
     def _made(self, rankings: Sequence[Ranking]) -> tuple[list[Inputs], list[Truncation]]:
         return pointwise_inputs(self.encoder, rankings, self.query_limit, self.limit)

@@ -23,13 +23,14 @@ import numpy as np
 
 from tamis.columns import Array
 from tamis.errors import InputError
-from tamis.expression import Call, Value
-from tamis.models import templates
+from tamis.expression import Call, Node, Value
 from tamis.models.templates import Inputs, Tokenised, Truncation
+from tamis.rank.choose import AMONG, Choice, Lexical, Unread
 from tamis.rank.mono import Mono
 from tamis.rank.reading import Cutting, Read, Reader, Title, Unit, Wanted
 from tamis.rank.reranker import Reranker, shown
 from tamis.ranking import Ranking, ScoreKind, Span, best_first
+from tamis.stage import Stage
 from tamis.text.segment import Keep, Passage
 
 PASSAGES = 30  # of a document that are read
@@ -101,25 +102,41 @@ class Scored(NamedTuple):
 class PassageReranker(Reranker):
     """A reranker that reads documents passage by passage, with the model of a pointwise stage."""
 
-    def __init__(self, stage: Mono, cutting: Cutting, evidence: int) -> None:
+    def __init__(self, stage: Mono, cutting: Cutting, evidence: int, choice: Choice | None = None) -> None:
         name = type(self).__name__.lower()
         if not isinstance(stage, Mono):
             raise InputError(f"{name} of {stage!r}", remedy=f"give a pointwise stage, as in {name}(mono)")
         if evidence < 0:
             raise InputError(f"{evidence} passages as evidence", remedy="use a whole number of at least 0")
         super().__init__(stage.encoder, stage.cache)
-        self.stage, self.cutting, self.evidence = stage, cutting, evidence
+        self.stage, self.cutting, self.evidence, self.choice = stage, cutting, evidence, choice
+        self._most = cutting.passages if choice is None else choice.passages  # that the model reads
         # how many passages a document has is known when it is cut, but it has one at least
-        self.counts = "least" if cutting.passages is None else "most" if cutting.passages > 1 else "exact"
+        of_one = max(self._most or 0, self.choosing(1))
+        self.counts = "least" if self._most is None else "most" if of_one > 1 else "exact"
 
     def inferences(self, candidates: int) -> int:
         """How many inputs a query with so many candidates takes at most. How many passages a document has is
         not known before; where their number has no limit, this is the least."""
-        return candidates * (self.cutting.passages or 1)
+        return candidates * (self._most or 1)
+
+    def choosing(self, candidates: int) -> int:
+        """How many inputs the model that chooses takes at most."""
+        return candidates * self.choice.among if self.choice and self.choice.model else 0
+
+    @property
+    def parts(self) -> Sequence[Stage]:
+        return () if self.choice is None or self.choice.model is None else (self.choice.model,)
+
+    @property
+    def resources(self) -> str:
+        return "\n".join([super().resources, *(part.resources for part in self.parts)])
 
     def prepare(self) -> None:
         super().prepare()
         self.reader.prepare()
+        for part in self.parts:
+            part.prepare()
 
     @cached_property
     def reader(self) -> Reader:
@@ -129,7 +146,7 @@ class PassageReranker(Reranker):
 
     def _room(self, query: Tokenised) -> int:
         """How many tokens of a text the model reads beside a query."""
-        _, cut = self._inputs(query, Tokenised.of([[0] * self.stage.limit]))
+        _, cut = self.stage.inputs_of(query, Tokenised.of([[0] * self.stage.limit]))
         return cut.text_tokens - cut.text_tokens_lost
 
     def _wanted(self, ranking: Ranking) -> Wanted | None:
@@ -144,11 +161,13 @@ class PassageReranker(Reranker):
         """The documents of each ranking, in their order, with the margins of their passages."""
         queries = self.encoder.tokenizer.encode([ranking.query.text for ranking in rankings])
         scored: list[list[Scored]] = [[] for _ in rankings]
-        for together in self._batches(rankings, queries):
-            numbers = list(together)
+        for cut_up in self._batches(rankings, queries):
+            numbers = list(cut_up)
+            together = self._chosen(cut_up, [(rankings[number], len(scored[number])) for number in numbers])
             inputs, cuts = [], []
             for number, reads in together.items():
-                made, cut = self._inputs(queries.take([number]), Tokenised.join([r.tokens for r in reads]))
+                texts = Tokenised.join([read.tokens for read in reads])
+                made, cut = self.stage.inputs_of(queries.take([number]), texts)
                 inputs.append(made)
                 # a query is counted with the first of its documents alone
                 cuts.append(_of_documents(_without_query(cut) if scored[number] else cut, reads))
@@ -175,18 +194,17 @@ class PassageReranker(Reranker):
         if together:
             yield together
 
-    def _inputs(self, query: Tokenised, texts: Tokenised) -> tuple[Inputs, Truncation]:
-        encoder = self.encoder
-        return templates.mono(
-            query,
-            texts,
-            encoder.tokenizer.special,
-            own=np.zeros(len(texts), np.int64),
-            query_limit=self.stage.query_limit,
-            total_limit=min(self.stage.limit, encoder.positions),
-            form=encoder.input_form,
-            segment_types=encoder.checkpoint.config.segments,
-        )
+    def _chosen(
+        self, together: dict[int, list[Read]], places: Sequence[tuple[Ranking, int]]
+    ) -> dict[int, list[Read]]:
+        """What is read of documents that stand at these places of their rankings."""
+        if self.choice is None:
+            return together
+        unread = [
+            Unread(ranking, ranking.ids[start : start + len(reads)], reads)
+            for (ranking, start), reads in zip(places, together.values(), strict=True)
+        ]
+        return dict(zip(together, self.choice.made(unread, self.reader), strict=True))
 
     def _evident(self, ranking: Ranking, scored: Mapping[str, Scored], depth: int | None) -> Ranking:
         """The ranking with the best passages of those candidates that will be looked at."""
@@ -237,7 +255,10 @@ def _of_documents(cut: Truncation, reads: Sequence[Read]) -> Truncation:
 class PassageStage(PassageReranker):
     """Sorts documents by a score made of their passages' scores, as the pointwise stage shows these:
     probabilities as in the papers, or the logits of `mono(score=logit)`. `Cutting` says what the options
-    mean; `evidence` is how many of its best passages the ranking has for each document."""
+    mean; `evidence` is how many of its best passages the ranking has for each document.
+
+    With `choose`, a smaller pointwise stage or a model of the first stage, only the `passages` that it thinks
+    most of are read, and the score is made of these. It looks at as many as `among` says, 30 unless told."""
 
     passages: ClassVar[int | None] = PASSAGES
     of_one: ClassVar[bool] = False  # whether the score is that of one of the passages
@@ -253,8 +274,15 @@ class PassageStage(PassageReranker):
         keep: Keep = "first",
         seed: int = 0,
         evidence: int = 3,
+        choose: Mono | Lexical | None = None,
+        among: int = AMONG,
     ) -> None:
-        super().__init__(stage, Cutting(unit, window, stride, title, passages, keep, seed), evidence)
+        name = type(self).__name__.lower()
+        if choose is None and among != AMONG:
+            raise InputError(f"{name} with among={among}", remedy="say what chooses, as in choose=bm25")
+        choice = None if choose is None else Choice(choose, passages, among, name)
+        looked_at = passages if choice is None else among
+        super().__init__(stage, Cutting(unit, window, stride, title, looked_at, keep, seed), evidence, choice)
 
     @abstractmethod
     def aggregate(self, scores: Array) -> float:
@@ -268,13 +296,15 @@ class PassageStage(PassageReranker):
     @property
     def expression(self) -> Call:
         cutting = self.cutting
-        options: list[tuple[str, Value, Value]] = [
+        options: list[tuple[str, Node | Value, Value]] = [
             *self._own_options(),
+            ("choose", None if self.choice is None else self.choice.expression, None),
             ("window", cutting.window, None),
             ("stride", cutting.stride, None),
             ("unit", cutting.unit, "words"),
             ("title", cutting.title, True),
-            ("passages", cutting.passages, self.passages),
+            ("passages", self._most, self.passages),
+            ("among", self.choice.among if self.choice else AMONG, AMONG),
             ("keep", cutting.keep, "first"),
             ("seed", cutting.seed, 0),
             ("evidence", self.evidence, 3),
@@ -326,6 +356,9 @@ class MaxP(PassageStage):
 
     >>> MaxP(Mono("models/my-model"), window=150, stride=75)
     maxp(mono(model="models/my-model"), window=150, stride=75)
+    >>> from tamis import BM25
+    >>> MaxP(Mono("models/my-model"), choose=BM25(), passages=3)
+    maxp(mono(model="models/my-model"), choose=bm25, passages=3)
     """
 
     of_one = True
@@ -377,10 +410,12 @@ class KMaxP(PassageStage):
         keep: Keep = "first",
         seed: int = 0,
         evidence: int = 3,
+        choose: Mono | Lexical | None = None,
+        among: int = AMONG,
     ) -> None:
         if k < 1:
             raise InputError(f"the {k} best passages", remedy="use a k of 1 or more")
-        super().__init__(stage, window, stride, unit, title, passages, keep, seed, evidence)
+        super().__init__(stage, window, stride, unit, title, passages, keep, seed, evidence, choose, among)
         self.k = k
 
     def aggregate(self, scores: Array) -> float:

@@ -15,12 +15,15 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
+from tamis.columns import Array
 from tamis.documents import Document
 from tamis.errors import InputError
 from tamis.infer.tokens import KEPT, texts_of
 from tamis.models.templates import COUNTED, Tokenised
 from tamis.models.tokenizer import Tokenizer
 from tamis.ranking import Ranking
+from tamis.retrieve.index import Index
+from tamis.text.analyze import Analyzer, get_analyzer
 from tamis.text.segment import (
     Keep,
     Passage,
@@ -117,6 +120,15 @@ class Read(NamedTuple):
     tokens: Tokenised
     lost: int  # how many words (or tokens) are in no passage
 
+    def take(self, numbers: Array) -> Read:
+        """Some of the passages."""
+        return Read([self.passages[n] for n in numbers.tolist()], self.tokens.take(numbers), self.lost)
+
+
+def analyzer_of(ranking: Ranking) -> Analyzer:
+    """What makes terms of a ranking's texts: that of the index that they come from, or else of English."""
+    return ranking.texts.analyzer if isinstance(ranking.texts, Index) else get_analyzer("english")
+
 
 class Reader:
     """Cuts documents for a model that has room for so many tokens of a text beside the longest query."""
@@ -154,13 +166,25 @@ class Reader:
         if self.in_text or not passages:
             return passages
         text = self._read_as(document).text
-        if self.in_tokens:
-            _, starts, stops = token_places(text, self.tokenizer, max(stop for _, stop in passages))
-            passages = [
-                Passage(int(starts[a]), int(stops[b - 1])) if a < b else Passage(0, 0) for a, b in passages
-            ]
         before = len(text) - len(document.text)
-        return [Passage(max(start - before, 0), max(stop - before, 0)) for start, stop in passages]
+        return [
+            Passage(max(start - before, 0), max(stop - before, 0))
+            for start, stop in self._in_read(text, passages)
+        ]
+
+    def contents(self, document: Document, passages: Sequence[Passage]) -> list[str]:
+        """What is read of a document's passages, as text: each with the heading that stands before it."""
+        document = self._read_as(document)
+        headed = replace(document, title=self._heading(document))
+        places = self._in_read(document.text, passages)
+        return [replace(headed, text=document.text[start:stop]).contents for start, stop in places]
+
+    def _in_read(self, text: str, passages: Sequence[Passage]) -> Sequence[Passage]:
+        """Passages as characters of the text that is read."""
+        if not self.in_tokens or not passages:
+            return passages
+        _, starts, stops = token_places(text, self.tokenizer, max(stop for _, stop in passages))
+        return [Passage(int(starts[a]), int(stops[b - 1])) if a < b else Passage(0, 0) for a, b in passages]
 
     def _read_as(self, document: Document) -> Document:
         if self.cutting.title != "once":

@@ -17,7 +17,7 @@ import numpy as np
 from tamis.columns import Array
 from tamis.documents import Document, Query
 from tamis.errors import InputError
-from tamis.expression import Call, Value
+from tamis.expression import Call, Node, Value
 from tamis.infer.cross_encoder import CrossEncoder, Tally
 from tamis.models.templates import Inputs, Truncation
 from tamis.rank.cache import ScoreCache, cached, pair_keys, prefix
@@ -109,6 +109,10 @@ class Reranker(Stage):
     def inferences(self, candidates: int) -> int:
         """How many inputs a query with so many candidates takes."""
 
+    def choosing(self, candidates: int) -> int:
+        """How many inputs its parts take first, to choose what its own model reads."""
+        return 0
+
     def rank(self, query: str, candidates: Iterable[Candidate], top_k: int | None = None) -> list[Ranked]:
         """Rank candidates from elsewhere: texts, dictionaries with a `text` (and perhaps `id`, `title`), or
         documents. Nothing of the caller's is changed; candidates that tie keep their order."""
@@ -177,7 +181,7 @@ class Reranker(Stage):
         ]
         return pair_keys(own, ranking.query.text, read)
 
-    def _call(self, name: str, options: Sequence[tuple[str, Value, Value]]) -> Call:
+    def _call(self, name: str, options: Sequence[tuple[str, Node | Value, Value]]) -> Call:
         """The stage in the pipeline language: options that differ from their defaults."""
         given = tuple((key, value) for key, value, default in options if value != default)
         return Call(name, (), given)

@@ -29,7 +29,7 @@ from tamis.retrieve.retriever import DEPTH
 from tamis.serve.limits import Limits
 from tamis.serve.models import Named, models_named, stage_of
 from tamis.stage import Kept, Pipeline, Stage
-from tamis.stages import SEARCHING, build, check_searches
+from tamis.stages import SEARCHING, build, check_searches, searches
 
 _LOG = logging.getLogger("tamis.serve")
 _REMEMBERED = 64  # pipelines that are kept built
@@ -171,7 +171,7 @@ class Pipelines:
             return built
 
     def _build(self, node: Node, index: Index, *, searching: bool = True) -> Built:
-        found = [call.name for call in calls(node) if call.name in SEARCHING]
+        found = searches(node)
         if found and not searching:
             raise ExpressionError(
                 f"{found[0]} searches, and the candidates are given", remedy="leave it out of the pipeline"
@@ -278,7 +278,7 @@ def _without_search(node: Node) -> Node | None:
     'mono'
     """
     stages = node.stages if isinstance(node, Then) else (node,)
-    left: list[Node] = [each for each in stages if not any(call.name in SEARCHING for call in calls(each))]
+    left: list[Node] = [each for each in stages if not searches(each)]
     while left and (first := next(calls(left[0]))).name in ON_SCORES:
         left[:1] = _mixed_in(left[0], first)
     if not left:
