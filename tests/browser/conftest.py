@@ -164,8 +164,9 @@ class Page:
         self.settle()
 
     def settle(self) -> None:
-        """Wait until an answer, or that there is nothing to ask, is on the page."""
+        """Wait until an answer, or that there is nothing to ask, is on the page, and nothing moves."""
         ready = """return document.getElementById("progress").hidden &&
+            !document.getAnimations().some((each) => each.playState === "running") &&
             document.querySelector(":is(#empty, #single, #double):not([hidden]), .notice")"""
         self.wait.until(lambda driver: driver.execute_script(ready))
 
