@@ -158,7 +158,11 @@ async def load(
                 seen.first.append(answer.first)
             seen.complete += b'"complete":true' in answer.body
             # a client that is told to come back does not come back at once
-            await asyncio.sleep(answer.retry_after if patient else 0.05 if answer.status == 503 else 0)
+            wait = answer.retry_after if patient else 0.05 if answer.status == 503 else 0
+            await asyncio.sleep(min(wait, max(started + seconds - time.perf_counter(), 0)))
+            if wait >= 1:  # the server does not keep a connection that is not used
+                writer.close()
+                reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.close()
 
     async def watching() -> None:

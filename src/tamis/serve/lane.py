@@ -22,6 +22,7 @@ TOGETHER = 1024  # inputs that requests may add up to in one call
 HEADROOM = 1.5  # of an estimate: many a call takes longer, and is lost where the deadline comes first
 STARTING = 1.1  # the same for what was admitted, and has waited
 TRYING = 0.7  # the same where nobody else wants the lane: an estimate may be too large
+LONGEST_WAIT = 30  # seconds until a client is told to come back
 SHORT = 0.15  # seconds: while a call is expected to be shorter, others may join it
 GIVING_WAY = 5  # steps of niceness: a quarter of a core beside a thread that has none
 
@@ -64,6 +65,7 @@ class Lane(threading.Thread):
         self._closed = False
         self._batch: list[Job] = []
         self._busy_until = 0.0
+        self._told_until = 0.0  # when those who were told to come back would be done, one after the other
 
     # -- admission
 
@@ -86,11 +88,17 @@ class Lane(threading.Thread):
             return self._agreed(job) == len(job.steps)
 
     def retry_after(self, job: Job, allowed: float) -> int | None:
-        """When a request like this one, with `allowed` seconds, would fit; None if not even alone."""
+        """When a request like this one, with `allowed` seconds, would fit; None if not even alone. Those who
+        are told come back one after the other, as there is room, and not all at once."""
         with self._changed:
-            others = self._others(job)
-            own = HEADROOM * self._cost(job, len(job.steps))
-            return wait_until_it_fits(self._promised(others), own, allowed)
+            own = self._cost(job, len(job.steps))
+            told = max(self._told_until - time.monotonic(), 0.0)
+            backlog = self._promised(self._others(job)) + told
+            wait = wait_until_it_fits(backlog, HEADROOM * own, allowed)
+            if wait is None:
+                return None
+            self._told_until = time.monotonic() + min(told + own, LONGEST_WAIT)
+            return min(wait, LONGEST_WAIT)
 
     @property
     def waiting(self) -> int:
