@@ -4,16 +4,23 @@
 
 The bundled collection is indexed, tokenised (`tamis tokens`) and served by `tamis serve`, a process of its
 own pinned to one core; the clients are connections of this process, pinned to the others. Each sends its next
-question as soon as the last is answered. Four things are measured:
+question as soon as the last is answered. These things are measured:
 
 - start: from the start of the process to its first answer, and until its models are loaded;
-- load: so many clients for so many seconds: answers by status, how many were complete, latency as the clients
-  see it, and the server's resident memory at the start, in the middle and at the end;
+- load: so many clients for so many seconds: answers by status, how many were complete, how many came after
+  their deadline, latency as the clients see it, and the resident memory at the start, in the middle and at
+  the end;
+- patient: the same with clients that wait as long as Retry-After says before they ask again;
+- streamed: the same by server-sent events, with the time to the ranking of the first stage;
 - sharing: questions answered completely in a second with one client, which is one at a time; with all clients
   and calls shared between requests; and with all clients and calls not shared (`--one-at-a-time`). With a
   deadline of a minute, so that nothing is left out. Once with the pipeline, once with few short candidates of
   the clients' own (`/rerank`);
 - bm25 alone.
+
+`--load-only` leaves out the last two. `--checkout DIR` has the server of another checkout measured by the
+same clients, which talk HTTP alone, so that two versions can be compared in one sitting;
+what an old one does not do is left out.
 
 `--tiny` measures a model of mono-tiny's shape, 4 layers of 384, with random weights instead of a bundled one:
 how long a model takes does not depend on what its weights are.
@@ -51,6 +58,7 @@ from tamis.infer.tokens import build_tokens
 
 DEMO = Path(tamis.__file__).parent / "demo_data"
 MINUTE = 60_000  # milliseconds
+CHECKOUT: Path | None = None  # whose server is measured; None: the one that is imported here
 
 
 # -- clients
@@ -63,33 +71,64 @@ class Seen:
 
     seconds: list[float] = field(default_factory=list)
     statuses: Counter[int] = field(default_factory=Counter)
+    first: list[float] = field(default_factory=list)  # seconds to the ranking of the first stage
+    deadline: float = float("inf")
     complete: int = 0
     elapsed: float = 0.0
     processor: float = 0.0  # seconds that the server used
 
     def report(self) -> dict[str, Any]:
-        at = np.quantile(self.seconds, [0.5, 0.95, 0.99, 1.0]) * 1000
-        names = ("p50_ms", "p95_ms", "p99_ms", "max_ms")
+        late = sum(seconds > self.deadline for seconds in self.seconds)
         return {
             "statuses": {str(status): count for status, count in sorted(self.statuses.items())},
             "complete": self.complete,
+            **({} if self.deadline == float("inf") else {"late": late}),
             "answers_per_s": round(self.statuses[200] / self.elapsed, 2),
             "complete_per_s": round(self.complete / self.elapsed, 2),
             "complete_per_processor_s": round(self.complete / self.processor, 2),
             "processor_s": round(self.processor, 2),
-            **{name: round(value, 1) for name, value in zip(names, at.tolist(), strict=True)},
+            **_quantiles(self.seconds, ""),
+            **(_quantiles(self.first, "first_stage_") if self.first else {}),
         }
 
 
+def _quantiles(seconds: Sequence[float], prefix: str) -> dict[str, float]:
+    at = np.quantile(seconds, [0.5, 0.95, 0.99, 1.0]) * 1000
+    names = ("p50_ms", "p95_ms", "p99_ms", "max_ms")
+    return {prefix + name: round(value, 1) for name, value in zip(names, at.tolist(), strict=True)}
+
+
+@dataclass
+class Answered:
+    """An answer, or the last event of a stream."""
+
+    status: int
+    body: bytes
+    retry_after: float  # seconds
+    first: float | None  # seconds to the first event
+
+
 async def ask(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str, body: bytes
-) -> tuple[int, bytes]:
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str, body: bytes, *, stream: bool
+) -> Answered:
     """One request on an open connection."""
+    asked = time.perf_counter()
     head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+    head += "accept: text/event-stream\r\n" if stream else ""
     writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
     lines = (await reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
-    length = next(int(line.partition(":")[2]) for line in lines if line.startswith("content-length:"))
-    return int(lines[0].split()[1]), await reader.readexactly(length)
+    headers = {name: value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
+    status, wait = int(lines[0].split()[1]), float(headers.get("retry-after", 0))
+    if "content-length" in headers:
+        return Answered(status, await reader.readexactly(int(headers["content-length"])), wait, None)
+    first, events = None, b""
+    while size := int(await reader.readline(), 16):
+        events += (await reader.readexactly(size + 2))[:-2]
+        if first is None and b"\n\n" in events:
+            first = time.perf_counter() - asked
+    await reader.readline()
+    last = events.rstrip(b"\n").rpartition(b"\ndata: ")[2]
+    return Answered(status, last, json.loads(last).get("retry_after") or 0.0, first)
 
 
 async def load(
@@ -99,21 +138,31 @@ async def load(
     path: str,
     bodies: Sequence[bytes],
     watch: Callable[[], object] = lambda: None,
+    *,
+    deadline: float = float("inf"),
+    patient: bool = False,
+    stream: bool = False,
 ) -> Seen:
     """So many clients, each with one question after the other."""
-    seen, waiting = Seen(), cycle(bodies)
+    seen, waiting = Seen(deadline=deadline), cycle(bodies)
     started, used = time.perf_counter(), server.processor
 
     async def client() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         while time.perf_counter() - started < seconds:
             asked = time.perf_counter()
-            status, answer = await ask(reader, writer, path, next(waiting))
+            answer = await ask(reader, writer, path, next(waiting), stream=stream)
             seen.seconds.append(time.perf_counter() - asked)
-            seen.statuses[status] += 1
+            seen.statuses[answer.status] += 1
+            if answer.first is not None:
+                seen.first.append(answer.first)
+            seen.complete += b'"complete":true' in answer.body
             # a client that is told to come back does not come back at once
-            await asyncio.sleep(0.05 if status == 503 else 0)
-            seen.complete += b'"complete":true' in answer
+            wait = answer.retry_after if patient else 0.05 if answer.status == 503 else 0
+            await asyncio.sleep(min(wait, max(started + seconds - time.perf_counter(), 0)))
+            if wait >= 1:  # the server does not keep a connection that is not used
+                writer.close()
+                reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.close()
 
     async def watching() -> None:
@@ -156,8 +205,9 @@ def serving(index: Path, pipeline: str, *options: str) -> Iterator[Server]:
     """A server that is ready, pinned to the first core."""
     command = [sys.executable, "-m", "tamis", "serve", str(index), "--port", "0", "-p", pipeline, *options]
     started = time.perf_counter()
+    environment = os.environ if CHECKOUT is None else os.environ | {"PYTHONPATH": str(CHECKOUT / "src")}
     with subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, preexec_fn=lambda: pin(first=True)
+        command, stderr=subprocess.PIPE, text=True, env=environment, preexec_fn=lambda: pin(first=True)
     ) as process:
         try:
             assert process.stderr is not None
@@ -199,21 +249,24 @@ def under_load(
 ) -> dict[str, Any]:
     with serving(index, pipeline, "--deadline", f"{options.deadline}ms") as server:
         memory: list[float] = []
+
+        def seen(seconds: float, **how: Any) -> Seen:
+            how |= {"deadline": options.deadline / 1000}
+            return asyncio.run(load(server, options.clients, seconds, "/search", bodies, **how))
+
         # as long again before it is measured: caches fill once
-        asyncio.run(load(server, options.clients, options.seconds / 3, "/search", bodies))
-        seen = asyncio.run(
-            load(
-                server,
-                options.clients,
-                options.seconds,
-                "/search",
-                bodies,
-                lambda: memory.append(server.megabytes),
-            )
-        )
+        seen(options.seconds / 3)
+        found = {
+            "load": seen(options.seconds, watch=lambda: memory.append(server.megabytes)),
+            "patient": seen(options.seconds, patient=True),
+            "streamed": seen(options.seconds, patient=True, stream=True),
+        }
+        reports = {name: each.report() for name, each in found.items() if name != "streamed" or each.first}
         return {
             "start": {"answering_s": round(server.answering, 2), "ready_s": round(server.ready, 2)},
-            "load": {"deadline_ms": options.deadline, **seen.report(), "rss_mb": memory},
+            "deadline_ms": options.deadline,
+            **reports,
+            "rss_mb": memory,
         }
 
 
@@ -251,8 +304,13 @@ def main() -> None:
         "--deadline", type=int, default=2000, help="of a request under load, in milliseconds (2000)"
     )
     parser.add_argument("--candidates", type=int, default=100, help="that the model reads (100)")
+    parser.add_argument("--pipeline", help="the stages, instead of those that --model and --candidates make")
+    parser.add_argument("--load-only", action="store_true", help="leave out sharing, and bm25 alone")
+    parser.add_argument("--checkout", type=Path, metavar="DIR", help="measure the server of another checkout")
     parser.add_argument("--out", type=Path, help="a file of JSON for the figures")
     options = parser.parse_args()
+    global CHECKOUT
+    CHECKOUT = options.checkout and options.checkout.resolve()
     documents = list(read_corpus(DEMO / "corpus.jsonl.gz"))
     queries = [query.text for query in read_queries(DEMO / "queries.jsonl")]
     with tempfile.TemporaryDirectory() as folder:
@@ -264,7 +322,7 @@ def main() -> None:
             write_model(Path(model), (document.text for document in documents), "tiny")
         build_tokens(Index.open(index), CrossEncoder(model).tokenizer)
         pin(first=False)
-        pipeline = f'bm25 % {options.candidates} >> mono(model="{model}") % 10'
+        pipeline = options.pipeline or f'bm25 % {options.candidates} >> mono(model="{model}") % 10'
         questions = [_json(query=query) for query in queries]
         patient = [_json(query=query, deadline_ms=MINUTE) for query in queries]
         short = [" ".join(document.text.split()[:20]) for document in documents[:200]]
@@ -277,14 +335,17 @@ def main() -> None:
             "python": platform.python_version(),
             "tamis": tamis.__version__,
             "model": "4 layers of 384, random" if options.tiny else model,
-            "pipeline": f"bm25 % {options.candidates} >> mono % 10",
+            "pipeline": options.pipeline or f"bm25 % {options.candidates} >> mono % 10",
             "clients": options.clients,
             "seconds": options.seconds,
             **under_load(index, pipeline, questions, options),
-            "sharing": sharing(index, pipeline, "/search", patient, options),
-            "sharing_3_short_candidates": sharing(index, pipeline, "/rerank", few, options),
-            "bm25": sharing(index, "bm25 % 10", "/search", patient, options)["shared"],
         }
+        if not options.load_only:
+            result |= {
+                "sharing": sharing(index, pipeline, "/search", patient, options),
+                "sharing_3_short_candidates": sharing(index, pipeline, "/rerank", few, options),
+                "bm25": sharing(index, "bm25 % 10", "/search", patient, options)["shared"],
+            }
     text = json.dumps(result, indent=1)
     print(text)
     if options.out:

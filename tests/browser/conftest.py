@@ -164,8 +164,9 @@ class Page:
         self.settle()
 
     def settle(self) -> None:
-        """Wait until an answer, or that there is nothing to ask, is on the page."""
+        """Wait until an answer, or that there is nothing to ask, is on the page, and nothing moves."""
         ready = """return document.getElementById("progress").hidden &&
+            !document.getAnimations().some((each) => each.playState === "running") &&
             document.querySelector(":is(#empty, #single, #double):not([hidden]), .notice")"""
         self.wait.until(lambda driver: driver.execute_script(ready))
 
@@ -204,6 +205,21 @@ class Page:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(request, timeout=60) as answer:
             return json.load(answer)
+
+    def metric(self, name: str) -> float:
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(f"{self.origin}/metrics", timeout=60) as answer:
+            found = re.search(rf"(?m)^{re.escape(name)} (.+)$", answer.read().decode())
+        return float(found[1]) if found else 0.0
+
+    @contextmanager
+    def beforehand(self, script: str) -> Iterator[None]:
+        """Run a script in every new document before the page's own."""
+        added = self.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": script})
+        try:
+            yield
+        finally:
+            self.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
 
     def ready(self) -> bool:
         try:

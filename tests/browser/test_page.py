@@ -248,6 +248,8 @@ def test_a_server_in_a_hurry_that_asks_for_a_key(page, serving, index, models):
         page.until(lambda: page.all("#results .card"))
         assert page.one(".notice").text.startswith("The time was up after bm25: this is its ranking.")
         assert page.texts("#latency .name") == ["bm25"]
+        assert page.texts("#stages > *") == ["bm25", " → ", "duo"]
+        assert page.texts("#stages .missed") == ["duo"]
         asked = page.requests()
         assert [url for url in asked if not url.startswith(f"{page.origin}/")] == []
     page.origin = own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +11,7 @@ from tamis.rank.evidence import whole_sentences
 from tamis.ranking import Hit, Ranking, Span
 from tamis.retrieve.index import Index
 from tamis.serve.highlight import places
-from tamis.serve.lane import Done
+from tamis.serve.job import Done
 from tamis.serve.limits import SHOWN
 from tamis.serve.pipelines import Built
 from tamis.serve.work import Outcome
@@ -38,6 +39,27 @@ def answer(
         "ms": _ms(time.monotonic() - started),
         "stages": [_stage(done, trace, sent) for done in outcome.done],
     }
+
+
+def streamed(built: Built, outcome: Outcome, k: int | None, *, started: float, trace: bool) -> dict[str, Any]:
+    """The answer after one of the stages of a search, for who has them as they come."""
+    return {
+        **answer(built, outcome, k, started=started, trace=trace),
+        "after": len(outcome.done),
+        "expected": outcome.expected,
+        "planned": [step.name for step in outcome.planned],
+        "final": outcome.final,
+        "retry_after": outcome.retry_after,
+    }
+
+
+def as_json(value: Any) -> bytes:
+    """In one line, without spaces.
+
+    >>> as_json({"é": [1, 2]}).decode()
+    '{"é":[1,2]}'
+    """
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8")
 
 
 def results(ranking: Ranking, index: Index, sent: Sequence[str] | None) -> list[dict[str, Any]]:

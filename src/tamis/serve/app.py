@@ -19,7 +19,8 @@ from tamis.serve.guard import Guard
 from tamis.serve.page import PageFiles, page
 from tamis.serve.problems import install, problem
 from tamis.serve.rerank_api import ForeignAnswer, ForeignRequest
-from tamis.serve.service import Service
+from tamis.serve.service import Answer, Service
+from tamis.serve.streams import EVENTS, EventStream, left, wants_events
 
 _ABOUT = "Multi-stage text ranking: search an index, or rerank your own candidates, stage by stage."
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -35,6 +36,9 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
 _LEFT = 499  # nobody sees it but who reads /metrics: nginx's number for clients that have left
 _NO_DOCUMENT: dict[int | str, dict[str, Any]] = {
     404: {"model": schemas.Problem, "description": "the index has no such document"}
+}
+_STREAMED: dict[int | str, dict[str, Any]] = {
+    200: {"content": {EVENTS: {"schema": schemas.inline(schemas.StreamedAnswer)}}}
 }
 
 
@@ -69,26 +73,31 @@ def create_app(service: Service, api_key: str | None = None, *, local: bool = Fa
 def _add_ranking(app: FastAPI, service: Service) -> None:
     # answers are made by us, so they are sent as they are: the models are for the documentation
 
-    @app.post("/search", response_model=schemas.SearchAnswer)
+    @app.post("/search", response_model=schemas.SearchAnswer, responses=_STREAMED)
     async def search(body: schemas.SearchRequest, request: Request) -> Response:
-        """Search the index."""
-        return await _while_wanted(request, service.search(body))
+        """Search the index. With `stream`, or where the Accept header prefers `text/event-stream`, the
+        ranking after each stage is sent as an event `ranking` as soon as it is there, the last with `final`.
+        What goes wrong before the first is answered with the status of the error; later it is an event
+        `error`."""
+        if body.stream or wants_events(request.headers.get("accept", "")):
+            return await _while_wanted(request, _streamed(service, body))
+        return await _while_wanted(request, _plain(service.search(body)))
 
     @app.post("/rerank", response_model=schemas.RerankAnswer)
     async def rerank(body: schemas.RerankRequest, request: Request) -> Response:
         """Rank candidates of your own."""
-        return await _while_wanted(request, service.rerank(body))
+        return await _while_wanted(request, _plain(service.rerank(body)))
 
     @app.post("/v1/rerank", response_model=ForeignAnswer, operation_id="rerank_v1")
     @app.post("/v2/rerank", response_model=ForeignAnswer, operation_id="rerank_v2")
     async def foreign_rerank(body: ForeignRequest, request: Request) -> Response:
         """Rank candidates, in the shapes of Cohere's and Jina's API."""
-        return await _while_wanted(request, service.foreign_rerank(body))
+        return await _while_wanted(request, _plain(service.foreign_rerank(body)))
 
     @app.post("/explain", response_model=schemas.Explanation, responses=_NO_DOCUMENT)
     async def explain(body: schemas.ExplainRequest, request: Request) -> Response:
         """Say why a document stands where it does."""
-        return await _while_wanted(request, service.explain(body))
+        return await _while_wanted(request, _plain(service.explain(body)))
 
     @app.get("/documents/{identity:path}", response_model=schemas.StoredDocument, responses=_NO_DOCUMENT)
     async def document(identity: str) -> Response:
@@ -129,24 +138,32 @@ def _add_state(app: FastAPI, service: Service) -> None:
         )
 
 
-async def _while_wanted(request: Request, work: Coroutine[Any, Any, dict[str, Any]]) -> Response:
+async def _plain(work: Coroutine[Any, Any, Answer]) -> Response:
+    made = await work
+    wait = made.outcome.retry_after
+    headers = None if wait is None else {"retry-after": str(wait)}
+    return Response(made.body, media_type="application/json", headers=headers)
+
+
+async def _streamed(service: Service, body: schemas.SearchRequest) -> Response:
+    """A stream begins when its first event is there: until then, errors are answers as they always are."""
+    answers = service.search_stages(body)
+    return EventStream(await anext(answers), answers, service.longest_stream(body), service.metrics)
+
+
+async def _while_wanted(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
     """The answer; or, when the client leaves, nothing more is done for it."""
     task = asyncio.create_task(work)
-    leaving = asyncio.create_task(_left(request))
+    leaving = asyncio.create_task(left(request.receive))
     leaving.add_done_callback(lambda _: task.cancel())
     try:
-        return JSONResponse(await task)
+        return await task
     except asyncio.CancelledError:
         if not leaving.done():
             raise
         return Response(status_code=_LEFT)
     finally:
         leaving.cancel()
-
-
-async def _left(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 class StrictRequest(Request):

@@ -11,7 +11,7 @@ from tamis.retrieve.feedback import RM3
 from tamis.retrieve.index import TermContribution
 from tamis.retrieve.retriever import Retriever
 from tamis.serve.answers import evidence
-from tamis.serve.lane import Done
+from tamis.serve.job import Done
 from tamis.serve.pipelines import Built
 from tamis.serve.work import Outcome
 

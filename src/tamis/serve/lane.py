@@ -6,21 +6,23 @@ import os
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
-from dataclasses import dataclass
+from weakref import WeakSet
 
 from tamis.infer.cross_encoder import Tally
 from tamis.rank.reranker import ledger
-from tamis.ranking import Ranking
+from tamis.retrieve.retriever import DEPTH
+from tamis.serve.admission import Promise, fits, wait_until_it_fits
 from tamis.serve.costs import Costs
+from tamis.serve.job import Done, Job
 from tamis.serve.metrics import Metrics
 from tamis.serve.pipelines import Step
 
 TOGETHER = 1024  # inputs that requests may add up to in one call
 HEADROOM = 1.5  # of an estimate: many a call takes longer, and is lost where the deadline comes first
+STARTING = 1.1  # the same for what was admitted, and has waited
+TRYING = 0.7  # the same where nobody else wants the lane: an estimate may be too large
+LONGEST_WAIT = 30  # seconds until a client is told to come back
 SHORT = 0.15  # seconds: while a call is expected to be shorter, others may join it
 GIVING_WAY = 5  # steps of niceness: a quarter of a core beside a thread that has none
 
@@ -37,73 +39,134 @@ def give_way() -> None:
         os.setpriority(os.PRIO_PROCESS, thread, min(nice + GIVING_WAY, 19))
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """A stage that has finished for a request."""
-
-    step: Step
-    ranking: Ranking
-    whole: Ranking  # before the cut, where the stage has ranked more than it keeps
-    seconds: float
-    waited: float
-    tally: Tally
-
-
-class Job:
-    """A request on its way. A lane alone changes it; `future` ends it, and is cancelled at the deadline."""
-
-    def __init__(self, steps: Sequence[Step], ranking: Ranking, deadline: float) -> None:
-        self.steps, self.ranking, self.deadline = tuple(steps), ranking, deadline
-        self.done: list[Done] = []
-        self.since = time.monotonic()
-        self.future: Future[None] = Future()
-
-    @property
-    def step(self) -> Step:
-        return self.steps[len(self.done)]
-
-    @property
-    def work(self) -> int:
-        return self.step.work(len(self.ranking))
-
-    @property
-    def abandoned(self) -> bool:
-        return self.future.cancelled()
-
-    def end(self, error: Exception | None = None) -> None:
-        with suppress(InvalidStateError):  # the deadline came first
-            self.future.set_exception(error) if error else self.future.set_result(None)
-
-
 class Lane(threading.Thread):
-    """Takes the request that has waited longest and those that can join it; `hand_on` gets what is done."""
+    """Takes the request whose deadline comes first and those that can join it; `then` gets what is done.
+
+    A request that comes to a lane is admitted with as many of its stages as can be done in time, by what they
+    have taken lately and by what was promised to others. Where that is none, it ends there."""
 
     def __init__(
         self,
         name: str,
-        hand_on: Callable[[Job], None],
+        then: Callable[[Job], None],
         metrics: Metrics,
         *,
-        join: bool,
+        models: bool = True,
+        join: bool = True,
         gives_way: bool = False,
     ) -> None:
         super().__init__(name=f"tamis-{name}", daemon=True)
-        self._hand_on, self._metrics, self._join, self._gives_way = hand_on, metrics, join, gives_way
+        self._then, self._metrics, self._join, self._gives_way = then, metrics, join, gives_way
+        self._models = models  # whether it is for the stages that have some, or for the others
         self._costs = Costs()
-        self._waiting: deque[Job] = deque()
+        self._waiting: list[Job] = []
+        self._admitted: WeakSet[Job] = WeakSet()  # what has ended must not keep its index open
         self._changed = threading.Condition()
         self._closed = False
         self._batch: list[Job] = []
+        self._busy_until = 0.0
+        self._told_until = 0.0  # when those who were told to come back would be done, one after the other
+
+    # -- admission
 
     def add(self, job: Job) -> None:
-        """Take a request, or end it at once where its time is too short even if it were the next. A lane with
-        nothing else to do tries: an estimate may be too large, and is corrected only by trying."""
+        """Take a request, or end it at once where its time is too short."""
         with self._changed:
-            if (self._batch or self._waiting) and not self._fits(job, job.work, job.deadline):
-                job.end()
-                return
-            self._waiting.append(job)
-            self._changed.notify()
+            if job.granted.get(self.name, 0) <= len(job.done):
+                job.granted[self.name] = self._agreed(job)
+                self._admitted.add(job)
+                self._metrics.admission.add(1, self.name.removeprefix("tamis-"), _outcome(job, self.name))
+            if admitted := job.granted[self.name] > len(job.done):
+                self._waiting.append(job)
+                self._changed.notify()
+        if not admitted:
+            job.end()
+
+    def takes(self, job: Job) -> bool:
+        """Whether all of a request's stages would be admitted now; nothing is promised by it."""
+        with self._changed:
+            return self._agreed(job) == len(job.steps)
+
+    def retry_after(self, job: Job, allowed: float) -> int | None:
+        """When a request like this one, with `allowed` seconds, would fit; None if not even alone. Those who
+        are told come back one after the other, as there is room, and not all at once."""
+        with self._changed:
+            own = self._cost(job, len(job.steps))
+            told = max(self._told_until - time.monotonic(), 0.0)
+            backlog = self._promised(self._others(job)) + told
+            wait = wait_until_it_fits(backlog, HEADROOM * own, allowed)
+            if wait is None:
+                return None
+            self._told_until = time.monotonic() + min(told + own, LONGEST_WAIT)
+            return min(wait, LONGEST_WAIT)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def backlog(self) -> float:
+        """Seconds of work that is promised."""
+        with self._changed:
+            return self._promised(self._others(None))
+
+    def _agreed(self, job: Job) -> int:
+        """How many of its stages a request can be promised. With nobody else to be kept waiting it is tried
+        where there is some hope: an estimate may be too large, and is corrected only by trying. A stage of
+        which nothing is known is tried by one request, and the others wait for what comes of it."""
+        others = self._others(job)
+        promised = [Promise(each.deadline, self._left(each)) for each in others]
+        free, first = time.monotonic() + self._busy(), self._next(job)
+        if first is None:
+            return len(job.steps)
+        known = self._costs.seconds(first.key, 1) is not None
+        unheard_of = not known and not any(first.key == step.key for each in others for step in each.steps)
+        for until in range(len(job.steps), len(job.done), -1):
+            own = 0.0 if unheard_of else self._cost(job, until)
+            if not others and (free + TRYING * own <= job.deadline or self._costs.is_old(first.key)):
+                return until
+            if fits(free, Promise(job.deadline, HEADROOM * own), promised):
+                return until
+        return len(job.done)
+
+    def _others(self, job: Job | None) -> list[Job]:
+        return [each for each in self._admitted if each is not job and not each.future.done()]
+
+    def _busy(self) -> float:
+        """Seconds until what is being done should be done."""
+        return max(self._busy_until - time.monotonic(), 0.0) if self._batch else 0.0
+
+    def _promised(self, jobs: Sequence[Job]) -> float:
+        """Seconds until all that is promised should be done."""
+        return self._busy() + sum(map(self._left, jobs))
+
+    def _is_mine(self, step: Step) -> bool:
+        return bool(step.models) == self._models
+
+    def _next(self, job: Job) -> Step | None:
+        return next(filter(self._is_mine, job.steps[len(job.done) :]), None)
+
+    def _left(self, job: Job) -> float:
+        """Seconds that are promised to a request beyond what is being done."""
+        return self._cost(job, job.granted[self.name], begun=job in self._batch)
+
+    def _cost(self, job: Job, until: int, *, begun: bool = False) -> float:
+        """Seconds that the stages up to `until` will take in this lane; without the next if it has begun."""
+        candidates, seconds = len(job.ranking), 0.0
+        for place, step in enumerate(job.steps[len(job.done) : until]):
+            if self._is_mine(step) and not (begun and place == 0):
+                seconds += self._seconds(step, step.work(candidates))
+            if step.models:
+                candidates = min(step.k or candidates, candidates)
+            else:  # it may search
+                candidates = step.k or candidates or DEPTH
+        return seconds
+
+    def _seconds(self, step: Step, work: int) -> float:
+        known = self._costs.seconds(step.key, work)
+        return self._costs.guess(work) if known is None else known
+
+    # -- the thread
 
     def close(self) -> None:
         """Finish what waits, then end."""
@@ -128,36 +191,49 @@ class Lane(threading.Thread):
         """The next request and those that join it; none when the lane is closed."""
         with self._changed:
             while True:
-                self._end_late_ones()
+                self._drop_late_ones()
                 if self._waiting:
-                    self._batch = self._joined(self._waiting.popleft())
+                    first = min(self._waiting, key=lambda job: job.deadline)
+                    self._waiting.remove(first)
+                    self._batch = self._joined(first)
+                    expected = self._seconds(first.step, sum(job.work for job in self._batch))
+                    self._busy_until = time.monotonic() + expected
                     return self._batch
                 if self._closed:
                     return []
                 self._changed.wait()
 
-    def _end_late_ones(self) -> None:
+    def _drop_late_ones(self) -> None:
         """Who could no longer be served in time need not wait until the time is up; if that is all of them,
         the one with the most time is tried."""
         waiting = [job for job in self._waiting if not job.abandoned]
-        still = [job for job in waiting if self._fits(job, job.work, job.deadline)]
+        self._metrics.dropped.add(len(self._waiting) - len(waiting), "waiting")
+        still = [job for job in waiting if self._can_start(job, STARTING)]
         if waiting and not still:
-            still = [max(waiting, key=lambda job: job.deadline)]
+            most = max(waiting, key=lambda job: job.deadline)
+            still = [most] if self._can_start(most, TRYING) else []
         for job in waiting:
             if job not in still:
                 job.end()
-        self._waiting = deque(still)
+        self._waiting = still
+
+    def _can_start(self, job: Job, headroom: float) -> bool:
+        return self._in_time(job.step, job.work, job.deadline, headroom)
+
+    def _in_time(self, step: Step, work: int, deadline: float, headroom: float) -> bool:
+        seconds = self._costs.seconds(step.key, work)
+        return seconds is None or time.monotonic() + headroom * seconds <= deadline
 
     def _joined(self, first: Job) -> list[Job]:
         """A request with those that can share its call: none must come too late for that, and the call must
         stay short."""
         batch, work, deadline = [first], first.work, first.deadline
-        still = deque[Job]()
+        still = []
         for job in self._waiting:
             total = work + job.work
             earliest = min(deadline, job.deadline, time.monotonic() + SHORT)
             same = self._join and job.step.stage is first.step.stage
-            if same and total <= TOGETHER and self._fits(first, total, earliest):
+            if same and total <= TOGETHER and self._in_time(first.step, total, earliest, HEADROOM):
                 batch.append(job)
                 work, deadline = total, min(deadline, job.deadline)
             else:
@@ -165,26 +241,26 @@ class Lane(threading.Thread):
         self._waiting = still
         return batch
 
-    def _fits(self, job: Job, work: int, deadline: float) -> bool:
-        seconds = self._costs.seconds(job.step.key, work)
-        return seconds is None or time.monotonic() + HEADROOM * seconds <= deadline
-
     def _carry_out(self, batch: Sequence[Job]) -> None:
         first = batch[0].step
         models, name = first.models, first.name
         cuts = [job.step.k for job in batch]
         depth = None if None in cuts else max(k for k in cuts if k is not None)
         work = sum(job.work for job in batch)
-        started = loaded = time.monotonic()
+        started = time.monotonic()
+        loaded = None
         try:
             for model in models:
                 model.prepare()
                 model.encoder.engine.check = self.check
+            self.check()  # a model may have taken long to load
             loaded = time.monotonic()
             with ledger() as work_done:
                 rankings = first.stage.apply([job.ranking for job in batch], depth)
         except Abandoned:
-            self._costs.learn(first.key, work, time.monotonic() - loaded, given_up=True)
+            if loaded is not None:
+                self._costs.learn(first.key, work, time.monotonic() - loaded, given_up=True)
+            self._metrics.dropped.add(len(batch), "running")
             return
         except Exception as error:
             if len(batch) == 1:
@@ -205,7 +281,7 @@ class Lane(threading.Thread):
             job.done.append(Done(step, kept, whole, now - started, waited, sum(own, start=Tally())))
             job.ranking, job.since = kept, now
             self._metrics.waits.add(waited, name)
-            self._hand_on(job)
+            job.hand_on_to(self._then)
 
     def _count(self, name: str, requests: int, seconds: float, tally: Tally) -> None:
         self._metrics.stages.add(seconds, name)
@@ -214,3 +290,10 @@ class Lane(threading.Thread):
             self._metrics.inferences.add(tally.inferences, name)
             self._metrics.cached.add(tally.cached, name)
             self._metrics.truncated.add(tally.truncation.texts_cut, name)
+
+
+def _outcome(job: Job, lane: str) -> str:
+    """What admission came to: all stages, some of them, or none."""
+    if job.granted[lane] == len(job.steps):
+        return "whole"
+    return "part" if job.granted[lane] > len(job.done) else "none"

@@ -113,6 +113,18 @@ class Metrics:
         self.truncated = Counter("tamis_truncated_texts_total", "Texts cut to a model's length.", ["stage"])
         self.degraded = Counter("tamis_degraded_total", "Answers without their last stages.")
         self.refused = Counter("tamis_refused_total", "Requests refused because the queue was full.")
+        self.admission = Counter(
+            "tamis_admission_total",
+            "Requests that came to a lane, by how many of their stages were expected to be done in time.",
+            ["lane", "outcome"],
+        )
+        self.dropped = Counter(
+            "tamis_dropped_total", "Work given up because nobody waited for it any more.", ["when"]
+        )
+        self.streams = Counter("tamis_streams_total", "Streamed answers, by their end.", ["outcome"])
+        self.first_stage = Histogram(
+            "tamis_first_stage_seconds", "From a streamed request to its first ranking.", SECONDS
+        )
         self.reloads = Counter("tamis_index_reloads_total", "New commits of the index taken up.", ["outcome"])
         self.gauges: list[Gauge] = []
 

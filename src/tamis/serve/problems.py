@@ -14,7 +14,6 @@ from starlette.responses import JSONResponse, Response
 from tamis.errors import CorruptError, LockedError, StorageError, TamisError, UnknownDocumentError
 from tamis.serve.work import Overloaded
 
-RETRY_AFTER = "1"  # seconds: longer than a call of a stage, shorter than a person's patience
 _OUR_TROUBLE = (CorruptError, LockedError, StorageError)  # other errors are for the client to mend
 
 _NOT_WHOLE = "{where} is not a whole number: send one, in digits and without quotes"
@@ -54,6 +53,12 @@ def problem(status: int, message: str, headers: Mapping[str, str] | None = None)
     return JSONResponse({"error": " ".join(message.split())}, status, dict(headers or {}))
 
 
+def bug() -> JSONResponse:
+    """The answer to an error that nobody thought of."""
+    words = "something went wrong in the server: its log says what"
+    return problem(500, words, {"connection": "close"})  # uvicorn closes it, whatever we say
+
+
 def install(app: FastAPI) -> None:
     """Have every error answered alike."""
 
@@ -76,9 +81,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def on_bug(request: Request, error: Exception) -> Response:
-        # uvicorn closes the connection, whatever we say
-        words = "something went wrong in the server: its log says what"
-        return problem(500, words, {"connection": "close"})
+        return bug()
 
 
 def _unparsed(cause: BaseException | None) -> str:
@@ -93,7 +96,7 @@ def _unparsed(cause: BaseException | None) -> str:
 def problem_of(error: TamisError) -> JSONResponse:
     """The answer to an error that tamis raised on purpose."""
     if isinstance(error, Overloaded):
-        return problem(503, str(error), {"retry-after": RETRY_AFTER})
+        return problem(503, str(error), {"retry-after": str(error.retry_after)})
     if isinstance(error, UnknownDocumentError):
         return problem(404, str(error))
     return problem(500 if isinstance(error, _OUR_TROUBLE) else 422, str(error))

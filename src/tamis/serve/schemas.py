@@ -13,6 +13,7 @@ QueryText = Annotated[str, StringConstraints(min_length=1, max_length=QUERY, pat
 PipelineText = Annotated[str, StringConstraints(min_length=1, max_length=PIPELINE)]
 Milliseconds = Annotated[int, Field(ge=1, le=round(LONGEST_DEADLINE * 1000))]
 Count = Annotated[int, Field(ge=1, le=RESULTS)]
+_PARTIAL = "take an earlier stage's ranking where the time is too short for all; false: a 503 at once"
 
 
 def _with_example(example: dict[str, Any]) -> ConfigDict:
@@ -30,6 +31,10 @@ class SearchRequest(BaseModel):
     pipeline: PipelineText | None = Field(None, description="the stages; the server's own if left out")
     deadline_ms: Milliseconds | None = Field(None, description="the server's own if left out")
     trace: bool = Field(False, description="give the ranking after each stage")
+    partial: bool = Field(True, description=_PARTIAL)
+    stream: bool = Field(
+        False, description="send the ranking after each stage as an event, as with Accept: text/event-stream"
+    )
 
 
 def as_object(sent: Any) -> Any:
@@ -74,6 +79,7 @@ class RerankRequest(BaseModel):
     k: Count | None = Field(None, description="how many results; all if left out")
     deadline_ms: Milliseconds | None = None
     trace: bool = False
+    partial: bool = Field(True, description=_PARTIAL)
 
 
 class ExplainRequest(BaseModel):
@@ -142,6 +148,17 @@ class SearchAnswer(BaseModel):
     finished: str
     ms: float
     stages: Sequence[StageReport]
+
+
+class StreamedAnswer(SearchAnswer):
+    """The data of an event: the answer after so many stages. The last has `final`, and is complete unless
+    the time was too short; then `retry_after` says after how many seconds all stages would fit, if ever."""
+
+    after: int = Field(description="how many of the planned stages this ranking is after")
+    expected: int = Field(description="how many of them are expected to finish in time")
+    planned: Sequence[str] = Field(description="the names of all stages of the pipeline")
+    final: bool
+    retry_after: int | None
 
 
 _INDEX = Field(description="the place of the document in the request, from 0")
@@ -230,3 +247,10 @@ class Problem(BaseModel):
     """What is wrong, and what to do about it."""
 
     error: str
+
+
+def inline(model: type[BaseModel]) -> dict[str, Any]:
+    """The schema of a model for a place where the framework takes none; what it consists of must be part of
+    the document already."""
+    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    return {name: value for name, value in schema.items() if name != "$defs"}

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, get_args
 
 from tamis import __version__
@@ -16,17 +19,26 @@ from tamis.expression import Call
 from tamis.rank.aggregate import Aggregate
 from tamis.rank.given import placed
 from tamis.ranking import Ranking
-from tamis.serve.answers import answer
-from tamis.serve.costs import Costs
+from tamis.serve.answers import answer, as_json, streamed
+from tamis.serve.costs import Peak
 from tamis.serve.explain import explanation
+from tamis.serve.limits import SLOW_CLIENT
 from tamis.serve.metrics import Gauge, Metrics
 from tamis.serve.pipelines import ON_SCORES, Built, Pipelines, reload_or_keep
 from tamis.serve.rerank_api import ForeignRequest, foreign_answer
 from tamis.serve.schemas import ExplainRequest, RerankRequest, SearchRequest
-from tamis.serve.work import Outcome, Work
+from tamis.serve.work import Outcome, Request, Work
 
 _LOG = logging.getLogger("tamis.serve")
 _WARM_UP = 600.0  # seconds in which models must have loaded
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The JSON of an answer, and what it was made of."""
+
+    body: bytes
+    outcome: Outcome
 
 
 class Service:
@@ -48,11 +60,12 @@ class Service:
         self.trouble = ""
         self._reloading = False
         self._writer = ThreadPoolExecutor(1, "tamis-answers")
-        self._writing = Costs()
+        self._writing = Peak()
         self.metrics.gauges.append(
             Gauge("tamis_documents", "Documents in the index.", lambda: len(pipelines.index))
         )
         self.metrics.gauges.append(Gauge("tamis_ready", "1 when ready.", lambda: float(self.is_ready)))
+        self.metrics.gauges.append(Gauge("tamis_tasks", "Tasks of the event loop.", _tasks))
 
     # -- starting and stopping
 
@@ -73,7 +86,7 @@ class Service:
                     await asyncio.to_thread(step.stage.prepare)
             text = await asyncio.to_thread(_some_words, built)
             for _ in range(2):  # the first loads what the second is timed with
-                await self.work.rank(built.steps, Ranking(Query("0", text)), _WARM_UP)
+                await self.work.rank(Request(built.steps, Ranking(Query("0", text)), _WARM_UP))
             self.ready = True
         except TamisError as error:
             self.trouble = str(error)
@@ -102,26 +115,46 @@ class Service:
             "limits": self.limits.shown(),
         }
 
-    async def search(self, request: SearchRequest) -> dict[str, Any]:
+    async def search(self, request: SearchRequest) -> Answer:
         with self.work.place():
             started = time.monotonic()
-            built = await self._built(request.pipeline, searching=True)
-            ranking = Ranking(Query("0", request.query))
-            outcome = await self._rank(built, ranking, started, request.deadline_ms)
-            return await self._write(
-                lambda: answer(built, outcome, request.k, started=started, trace=request.trace)
-            )
+            built, wanted = await self._asked(request, started)
+            outcome = await self.work.rank(wanted)
+            make = partial(answer, built, outcome, request.k, started=started, trace=request.trace)
+            return await self._write(make, outcome)
 
-    async def explain(self, request: ExplainRequest) -> dict[str, Any]:
+    async def search_stages(self, request: SearchRequest) -> AsyncGenerator[Answer]:
+        """The same after each stage. The place is given back when the work is done: a client that is slow to
+        read keeps nobody out."""
+        give_back = self.work.take_place()
+        try:
+            started, first = time.monotonic(), True
+            built, wanted = await self._asked(request, started)
+            async with aclosing(self.work.stages(wanted, ended=give_back)) as outcomes:
+                async for outcome in outcomes:
+                    make = partial(streamed, built, outcome, request.k, started=started, trace=request.trace)
+                    made = await self._write(make, outcome)
+                    if first:
+                        self.metrics.first_stage.add(time.monotonic() - started)
+                        first = False
+                    yield made
+        finally:
+            give_back()
+
+    def longest_stream(self, request: SearchRequest) -> float:
+        """Seconds after which a stream ends, whatever its client has read of it."""
+        return self._seconds(request.deadline_ms) + SLOW_CLIENT
+
+    async def explain(self, request: ExplainRequest) -> Answer:
         with self.work.place():
             started = time.monotonic()
             built = await self._built(request.pipeline, searching=True)
             built.index.document(request.id)  # better now than after all the work
             ranking = Ranking(Query("0", request.query))
             outcome = await self._rank(built, ranking, started, request.deadline_ms)
-            return await self._write(lambda: explanation(built, outcome, request.id))
+            return await self._write(partial(explanation, built, outcome, request.id), outcome)
 
-    async def rerank(self, request: RerankRequest) -> dict[str, Any]:
+    async def rerank(self, request: RerankRequest) -> Answer:
         with self.work.place():
             started = time.monotonic()
             built = await self._built(request.pipeline, searching=False)
@@ -130,13 +163,12 @@ class Service:
                 for place, each in enumerate(request.documents)
             ]
             ranking = self._given(built, request.query, documents)
-            outcome = await self._rank(built, ranking, started, request.deadline_ms)
+            outcome = await self._rank(built, ranking, started, request.deadline_ms, request.partial)
             sent = [document.id for document in documents]
-            return await self._write(
-                lambda: answer(built, outcome, request.k, started=started, trace=request.trace, sent=sent)
-            )
+            make = partial(answer, built, outcome, request.k, started=started, trace=request.trace, sent=sent)
+            return await self._write(make, outcome)
 
-    async def foreign_rerank(self, request: ForeignRequest) -> dict[str, Any]:
+    async def foreign_rerank(self, request: ForeignRequest) -> Answer:
         with self.work.place():
             started = time.monotonic()
             stage = self.pipelines.models.get(request.model or "")
@@ -147,7 +179,7 @@ class Service:
             documents = [Document(str(place), each.text) for place, each in enumerate(request.documents)]
             ranking = self._given(built, request.query, documents)
             outcome = await self._rank(built, ranking, started, None)
-            return await self._write(lambda: foreign_answer(request, outcome, built.expression))
+            return await self._write(partial(foreign_answer, request, outcome, built.expression), outcome)
 
     async def document(self, identity: str) -> dict[str, Any]:
         await self._follow()
@@ -187,19 +219,44 @@ class Service:
         self.pipelines.check_inferences(built.stage, len(documents))
         return placed(Query("0", query), documents)
 
-    async def _rank(self, built: Built, ranking: Ranking, started: float, deadline_ms: int | None) -> Outcome:
-        seconds = self.limits.deadline if deadline_ms is None else deadline_ms / 1000
-        # what is ranked has still to be written, and many may have to be written at once
-        writing = max(0.1 * seconds, min(1.5 * (self._writing.seconds("", 1) or 0.0), 0.5 * seconds))
-        left = seconds - writing - (time.monotonic() - started)
-        return await self.work.rank(built.steps, ranking, max(left, 0.0), told=seconds)
+    async def _asked(self, request: SearchRequest, started: float) -> tuple[Built, Request]:
+        built = await self._built(request.pipeline, searching=True)
+        ranking = Ranking(Query("0", request.query))
+        return built, self._wanted(built, ranking, started, request.deadline_ms, request.partial)
 
-    async def _write(self, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    async def _rank(
+        self,
+        built: Built,
+        ranking: Ranking,
+        started: float,
+        deadline_ms: int | None,
+        in_part: bool = True,
+    ) -> Outcome:
+        return await self.work.rank(self._wanted(built, ranking, started, deadline_ms, in_part))
+
+    def _wanted(
+        self, built: Built, ranking: Ranking, started: float, deadline_ms: int | None, in_part: bool
+    ) -> Request:
+        seconds = self._seconds(deadline_ms)
+        # what is ranked has still to be written, and many may have to be written at once
+        writing = max(0.1 * seconds, min(1.5 * self._writing.seconds, 0.5 * seconds))
+        left = seconds - writing - (time.monotonic() - started)
+        return Request(built.steps, ranking, max(left, 0.0), told=seconds, partial=in_part)
+
+    def _seconds(self, deadline_ms: int | None) -> float:
+        return self.limits.deadline if deadline_ms is None else deadline_ms / 1000
+
+    async def _write(self, make: Callable[[], dict[str, Any]], outcome: Outcome) -> Answer:
         """An answer, by the one thread that writes them: the loop must not wait for long texts."""
         started = time.monotonic()
-        made = await asyncio.get_running_loop().run_in_executor(self._writer, make)
-        self._writing.learn("", 1, time.monotonic() - started)
-        return made
+        body = await asyncio.get_running_loop().run_in_executor(self._writer, lambda: as_json(make()))
+        self._writing.learn(time.monotonic() - started)
+        return Answer(body, outcome)
+
+
+def _tasks() -> int:
+    """All tasks, asked in the thread of the loop: one for each request, and what they started."""
+    return len(asyncio.all_tasks())
 
 
 def _some_words(built: Built) -> str:

@@ -2,43 +2,71 @@
 
 A request goes through its pipeline stage by stage. There are two lanes, each with one thread: one for stages
 that search, one for stages that have a model, so that a search never waits behind a long rerank. A lane takes
-the request that has waited longest, together with those waiting for the same stage, and carries them out in
-one call, where the engine sorts all their inputs into batches by token budget. Nobody waits for company:
+the request whose deadline comes first, together with those waiting for the same stage, and carries them out
+in one call, where the engine sorts all their inputs into batches by token budget. Nobody waits for company:
 requests gather while the lane is busy.
 
 Where cores are few, all other threads give way to the one that scores: otherwise, under more load than the
 models can take, the answers that come without them would leave them no time to finish any.
 
-A deadline is kept three times: a request does not wait for a stage that can no longer be done in time, by
-what such stages have taken lately; when the deadline passes, the request is answered with the stages that
-have finished; and a call that nobody waits for any more is given up at its next batch.
+A request is admitted to a lane with as many stages as can be done before its deadline, by what such stages
+have taken lately and what is promised to those that came before. So the models' time goes to answers that
+become complete, and the others are told at once. When the deadline passes all the same, the request is
+answered with the stages that have finished. What nobody waits for any more is dropped before it begins, and
+a call of it is given up at its next batch.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from tamis.errors import TamisError
 from tamis.ranking import Ranking
-from tamis.serve.lane import Done, Job, Lane
+from tamis.serve.job import Done, Job
+from tamis.serve.lane import Lane
 from tamis.serve.metrics import Gauge, Metrics
 from tamis.serve.pipelines import Step
 
 
 class Overloaded(TamisError):
-    """The queue is full, or the time was too short for any stage: the client may come back."""
+    """The queue is full, or the time was too short: the client may come back after so many seconds."""
+
+    def __init__(self, problem: str, *, remedy: str, retry_after: int = 1) -> None:
+        super().__init__(problem, remedy=remedy)
+        self.retry_after = retry_after
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Stages to take a ranking through in so many seconds. A client whose time is too short is `told` of the
+    time that it has asked for, which is a little longer. Without `partial` it wants all stages or nothing."""
+
+    steps: Sequence[Step]
+    ranking: Ranking
+    seconds: float
+    told: float | None = None
+    partial: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a request has come to: `complete` if every stage has finished."""
+    """What a request has come to: `complete` if every stage has finished, `final` if nothing follows.
+    `expected` of its `planned` stages are going to finish. Of a final one that is not complete, `retry_after`
+    says when all stages would fit, if they ever would."""
 
     done: tuple[Done, ...]
-    complete: bool
+    planned: tuple[Step, ...]
+    final: bool = True
+    expected: int = 0
+    retry_after: int | None = None
+
+    @property
+    def complete(self) -> bool:
+        return len(self.done) == len(self.planned)
 
     @property
     def ranking(self) -> Ranking:
@@ -51,16 +79,28 @@ class Work:
     def __init__(self, queue: int, metrics: Metrics, *, join: bool = True) -> None:
         self._queue, self._metrics = queue, metrics
         self.in_work = 0
-        self._search = Lane("search", self._pass, metrics, join=False, gives_way=True)
+        self._search = Lane("search", self._pass, metrics, models=False, join=False, gives_way=True)
         self._model = Lane("model", self._pass, metrics, join=join)
-        metrics.gauges.append(Gauge("tamis_in_work", "Requests in work.", lambda: self.in_work))
+        metrics.gauges += [
+            Gauge("tamis_in_work", "Requests in work.", lambda: self.in_work),
+            Gauge("tamis_waiting", "Requests that wait for a lane.", lambda: self.waiting),
+            Gauge("tamis_backlog_seconds", "Work promised by the model lane.", lambda: self._model.backlog),
+        ]
+
+    @property
+    def lanes(self) -> tuple[Lane, Lane]:
+        return self._search, self._model
+
+    @property
+    def waiting(self) -> int:
+        return sum(lane.waiting for lane in self.lanes)
 
     def start(self) -> None:
-        self._search.start()
-        self._model.start()
+        for lane in self.lanes:
+            lane.start()
 
     def close(self) -> None:
-        for lane in (self._search, self._model):
+        for lane in self.lanes:
             lane.close()
 
     def _pass(self, job: Job) -> None:
@@ -70,36 +110,107 @@ class Work:
         else:
             (self._model if job.step.models else self._search).add(job)
 
-    @contextmanager
-    def place(self) -> Iterator[None]:
-        """A place among the requests in work, from the first stage to the answer."""
+    def take_place(self) -> Callable[[], None]:
+        """A place among the requests in work: the function gives it back, and may be called again."""
         if self.in_work >= self._queue:
             self._metrics.refused.add(1)
             raise Overloaded(
                 f"{self.in_work} requests are in work, and no more fit", remedy="try again later"
             )
         self.in_work += 1
+        held = True
+
+        def give_back() -> None:
+            nonlocal held
+            self.in_work -= held
+            held = False
+
+        return give_back
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """A place from the first stage to the answer."""
+        give_back = self.take_place()
         try:
             yield
         finally:
-            self.in_work -= 1
+            give_back()
 
-    async def rank(
-        self, steps: Sequence[Step], ranking: Ranking, seconds: float, *, told: float | None = None
-    ) -> Outcome:
-        """Take a ranking through stages, or as far as it comes in so many seconds. A client whose time is too
-        short is `told` of the time that it has asked for, which is a little longer."""
-        job = Job(steps, ranking, time.monotonic() + seconds)
-        self._pass(job)
+    async def rank(self, request: Request) -> Outcome:
+        """Take a ranking through stages, or as far as it comes in time."""
+        job = self._begin(request)
         with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.wrap_future(job.future), seconds)
-        done = tuple(job.done)
-        if not done:
-            raise Overloaded(
-                f"{steps[0].expression} would not finish within {(told or seconds) * 1000:,.0f} ms",
-                remedy="allow more time (deadline_ms), send less, or try again later",
-            )
-        complete = len(done) == len(steps)
-        if not complete:
-            self._metrics.degraded.add(1)
-        return Outcome(done, complete)
+            await asyncio.wait_for(asyncio.wrap_future(job.future), request.seconds)
+        return self._outcome(request, job, len(job.done))
+
+    async def stages(self, request: Request, ended: Callable[[], object]) -> AsyncGenerator[Outcome]:
+        """The same, with what it has come to after each stage. Where the time is up after one that was given
+        as not final, the last is given again. `ended` is called when the work is over, which may be long
+        before the last outcome is asked for."""
+        loop, news = asyncio.get_running_loop(), asyncio.Event()
+
+        def tell(then: Callable[[], object] = news.set) -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(then)
+
+        def end(_: object) -> None:
+            tell(ended)
+            tell()
+
+        job = self._begin(request, tell)
+        job.future.add_done_callback(end)
+        timer = loop.call_later(request.seconds, job.future.cancel)
+        given = 0
+        try:
+            while True:
+                await news.wait()
+                news.clear()
+                settled = job.handed_on
+                if over := job.future.done():  # asked for later: the last stage is handed on by its end
+                    settled = len(job.done)
+                while given < settled:
+                    given += 1
+                    final = over and given == settled
+                    yield self._outcome(request, job, given, final=final)
+                    if final:
+                        return
+                if over:
+                    yield self._outcome(request, job, given)
+                    return
+        finally:
+            timer.cancel()
+            job.future.cancel()
+
+    def _begin(self, request: Request, news: Callable[[], object] | None = None) -> Job:
+        deadline = time.monotonic() + request.seconds
+        job = Job(request.steps, request.ranking, deadline, *([news] if news else []))
+        if not request.partial and not self._model.takes(job):
+            raise self._too_late(request, job)
+        self._pass(job)
+        return job
+
+    def _outcome(self, request: Request, job: Job, count: int, *, final: bool = True) -> Outcome:
+        """What a request has come to after so many stages; an error where that is nothing."""
+        if final and job.future.done() and not job.future.cancelled():
+            job.future.result()
+        outcome = Outcome(tuple(job.done[:count]), job.steps, final, max(job.expected, count))
+        if not final or outcome.complete:
+            return outcome
+        if not count or not request.partial:
+            raise self._too_late(request, job)
+        self._metrics.degraded.add(1)
+        return Outcome(outcome.done, job.steps, expected=count, retry_after=self._retry_after(request, job))
+
+    def _retry_after(self, request: Request, job: Job) -> int | None:
+        left = Job(request.steps[len(job.done) :], job.ranking, job.deadline)
+        return self._model.retry_after(left, request.seconds)
+
+    def _too_late(self, request: Request, job: Job) -> Overloaded:
+        seconds = request.told or request.seconds
+        missing = [step.expression for step in request.steps[len(job.done) :]]
+        what = missing[0] if request.partial else " >> ".join(missing)
+        return Overloaded(
+            f"{what} would not finish within {seconds * 1000:,.0f} ms",
+            remedy="allow more time (deadline_ms), send less, or try again later",
+            retry_after=self._retry_after(request, job) or 1,
+        )

@@ -1,4 +1,5 @@
 // Talking to the server. Addresses are relative, so that the page also works below a path of a proxy.
+import { canStream, events } from "./events.js";
 
 const KEY = "tamis-key";
 
@@ -16,7 +17,8 @@ export function rememberKey(key) {
   sessionStorage.setItem(KEY, key);
 }
 
-async function ask(path, options = {}) {
+/** The answer as it begins to arrive, if it is no error. */
+async function respond(path, options = {}) {
   const headers = { ...options.headers };
   const key = sessionStorage.getItem(KEY);
   if (key) headers.Authorization = `Bearer ${key}`;
@@ -27,19 +29,45 @@ async function ask(path, options = {}) {
     if (error.name === "AbortError") throw error;
     throw new ServerError("The server does not answer: see whether it is still running, then try again.", 0);
   }
+  if (response.ok) return response;
   const answer = await response.json().catch(() => ({}));
-  if (response.ok) return answer;
   const wait = Number(response.headers.get("Retry-After")) || 0;
   throw new ServerError(answer.error ?? `The server answered ${response.status}.`, response.status, wait);
 }
 
-const post = (path, body, signal) =>
-  ask(path, {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify(body),
-    signal,
-  });
+const ask = async (path, options) => (await respond(path, options)).json().catch(() => ({}));
+
+const posted = (body, signal, accept) => ({
+  method: "POST",
+  headers: { "Content-Type": "application/json", Accept: accept ?? "application/json" },
+  body: JSON.stringify(body),
+  signal,
+});
+
+const post = (path, body, signal) => ask(path, posted(body, signal));
+
+const EVENTS = "text/event-stream";
+
+/** The same with `arrived` told of the ranking after each stage; the last is returned. A server or a proxy that
+ *  does not stream gives its one answer. */
+async function postStages(path, body, signal, arrived) {
+  const response = await respond(path, posted(body, signal, `${EVENTS}, application/json;q=0.9`));
+  if (!response.headers.get("Content-Type")?.startsWith(EVENTS)) return response.json();
+  let last = null;
+  try {
+    for await (const { name, data } of events(response.body)) {
+      if (name === "error") throw new ServerError(data.error, response.status);
+      if (name !== "ranking") continue;
+      last = data;
+      if (!data.final) arrived(data);
+    }
+  } catch (error) {
+    if (error.name === "AbortError" || error instanceof ServerError) throw error;
+  }
+  if (last?.final) return last;
+  const after = last ? ` after ${last.finished}` : "";
+  throw new ServerError(`The answer broke off${after}: search again.`, 0);
+}
 
 export const info = () => ask("info");
 
@@ -51,15 +79,18 @@ const asleep = (seconds, signal) =>
     signal.addEventListener("abort", () => reject(signal.reason));
   });
 
-/** A server that is busy, or has only just started, is asked a second time when it says. */
-export async function search(query, pipeline, k, signal) {
+/** A server that is busy, or has only just started, is asked a second time when it says. `arrived`, if any, is
+ *  told of each ranking before the last. */
+export async function search(query, pipeline, k, signal, arrived = null) {
   const body = { query, pipeline: pipeline || null, k, trace: true };
+  const once = () =>
+    arrived && canStream() ? postStages("search", body, signal, arrived) : post("search", body, signal);
   try {
-    return await post("search", body, signal);
+    return await once();
   } catch (error) {
     if (error.status !== 503 || !error.wait) throw error;
     await asleep(Math.min(error.wait, LONGEST_WAIT), signal);
-    return post("search", body, signal);
+    return once();
   }
 }
 

@@ -31,14 +31,17 @@ export class Cascade {
 
   draw() {
     const { stages, results } = this.answer;
+    // stages to come have their columns already, so that nothing shifts when they are there
+    const coming = this.answer.final === false ? this.answer.planned.slice(stages.length) : [];
+    const columns = [...stages.map((stage) => stage.stage), ...coming];
     const shown = Math.min(results.length, 20);
     this.width = this.box.clientWidth;
     this.lines = places(stages.map((stage) => stage.ranking ?? []));
     const deepest = Math.max(1, ...stages.map((stage) => stage.ranking?.length ?? 0));
     const inner = this.width - MARGIN.left - Math.min(MARGIN.right, this.width * 0.42);
     this.y = scale(shown, deepest, MARGIN.top + 10);
-    this.x = stages.map(
-      (_, at) => MARGIN.left + (stages.length > 1 ? (inner * at) / (stages.length - 1) : inner),
+    this.x = columns.map(
+      (_, at) => MARGIN.left + (columns.length > 1 ? (inner * at) / (columns.length - 1) : inner),
     );
     const height = this.y(deepest) + MARGIN.bottom;
     const names = stages.map((stage) => stage.stage).join(", ");
@@ -56,7 +59,7 @@ export class Cascade {
       click: (event) => this.actions.follow(this.at(event)),
       keydown: (event) => this.key(event),
     });
-    this.chart.append(...this.frame(stages, deepest), ...this.labels(shown));
+    this.chart.append(...this.frame(columns, deepest), ...this.labels(shown));
     this.groups = new Map();
     // the last drawn lies on top: the best last
     for (const line of [...this.lines].reverse()) this.chart.append(this.group(line, shown, stages));
@@ -64,7 +67,7 @@ export class Cascade {
     this.show();
   }
 
-  frame(stages, deepest) {
+  frame(columns, deepest) {
     const ticks = TICKS.filter((rank) => rank <= deepest).map((rank) =>
       svg(
         "text",
@@ -72,7 +75,7 @@ export class Cascade {
         String(rank),
       ),
     );
-    const heads = stages.flatMap((stage, at) => [
+    const heads = columns.flatMap((name, at) => [
       svg("line", {
         class: "column",
         x1: this.x[at],
@@ -80,7 +83,7 @@ export class Cascade {
         y1: MARGIN.top,
         y2: this.y(deepest) + 6,
       }),
-      svg("text", { class: "head", x: this.x[at], y: 16, "text-anchor": "middle" }, stage.stage),
+      svg("text", { class: "head", x: this.x[at], y: 16, "text-anchor": "middle" }, name),
     ]);
     return [...ticks, ...heads].map((node) => (node.setAttribute("aria-hidden", "true"), node));
   }

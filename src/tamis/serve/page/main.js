@@ -7,8 +7,11 @@ import * as reader from "./document.js";
 import { byId, counted, el, milliseconds, whole } from "./dom.js";
 import { listen } from "./keys.js";
 import * as latency from "./latency.js";
+import { redraw } from "./move.js";
+import { byPassages } from "./passages.js";
 import { parse, print } from "./pipeline.js";
 import * as results from "./results.js";
+import * as stages from "./stages.js";
 import { address, asksOther, read } from "./state.js";
 
 const WIDE = matchMedia("(min-width: 60rem)");
@@ -80,23 +83,41 @@ async function search() {
   if (!state.q.trim()) return showEmpty();
   document.title = `${state.q} – tamis`;
   busy(true);
-  const ask = (pipeline) => api.search(state.q, pipeline, state.k, mine.signal);
-  try {
-    const [a, b] = await Promise.all([ask(state.a), state.b ? ask(state.b) : null]);
+  let begun = false; // whether a ranking of this search is shown
+  const draw = (a, b) => {
     if (mine !== asking) return;
     answers = { a, b };
-    showAnswers();
+    showAnswers(begun);
+    begun = true;
+  };
+  const ask = (pipeline, arrived) => api.search(state.q, pipeline, state.k, mine.signal, arrived);
+  try {
+    // of two pipelines there is nothing to compare before both are done
+    const [a, b] = await Promise.all([
+      ask(state.a, state.b ? null : (answer) => draw(answer, null)),
+      state.b ? ask(state.b) : null,
+    ]);
+    draw(a, b);
   } catch (error) {
     if (mine !== asking || error.name === "AbortError") return;
-    fail(error);
+    if (begun) breakOff(error);
+    else fail(error);
   }
-  busy(false);
+  if (mine === asking) busy(false);
 }
 
 function busy(on) {
   byId("progress").hidden = !on;
   for (const id of ["single", "double"]) byId(id).setAttribute("aria-busy", String(on));
-  if (on) byId("status").textContent = "Searching …";
+  if (!on) return;
+  say("Searching …");
+}
+
+/** What is found so far, and after which stage. */
+function say(words, answer = null) {
+  byId("status").textContent = words;
+  stages.render(byId("stages"), answer);
+  byId("offer").replaceChildren();
 }
 
 function showEmpty() {
@@ -104,7 +125,7 @@ function showEmpty() {
   document.title = "tamis";
   busy(false);
   show("empty");
-  byId("status").textContent = "";
+  say("");
   byId("empty-words").textContent =
     `${counted(info.documents, "document")}. The first stage finds candidates fast; ` +
     "each later stage reads fewer of them, with more care.";
@@ -123,12 +144,18 @@ function show(part) {
   byId("count-label").hidden = part !== "single" && part !== "double";
 }
 
-function showAnswers() {
+/** Whether finer rankings are to come. */
+const awaited = (answer) => answer.final === false;
+
+/** `moving`: from the ranking of an earlier stage of the same search. */
+function showAnswers(moving = false) {
   const { a, b } = answers;
   const found = a.results.length + (b?.results.length ?? 0);
   show(found ? (b ? "double" : "single") : "");
-  byId("status").textContent = status(a, b);
+  say(status(a, b), found && !b ? a : null);
+  for (const id of ["single", "double"]) byId(id).setAttribute("aria-busy", "false");
   if (!found) {
+    if (awaited(a)) return;
     const words = "No document holds a word of this query. Try other words, or fewer.";
     byId("notices").replaceChildren(el("p", { class: "notice" }, words));
     return;
@@ -136,35 +163,67 @@ function showAnswers() {
   if (b) compare.render(a, b);
   else {
     compare.clear();
-    showSingle(a);
+    showSingle(a, moving);
   }
-  showFollowed();
-  showOpen();
+  showFollowed(!moving);
+  if (!awaited(a)) showOpen();
 }
 
-function showSingle(answer) {
-  if (!answer.complete) {
-    const words = `The time was up after ${answer.finished}: this is its ranking.`;
-    const remedy = "Fewer candidates take less time; the server's --deadline allows more.";
-    byId("notices").replaceChildren(el("p", { class: "notice" }, `${words} ${remedy}`));
+function showSingle(answer, moving) {
+  if (!awaited(answer)) {
+    byId("notices").replaceChildren(...notices(answer));
+    byId("offer").replaceChildren(...offer(answer));
   }
-  results.render(byId("results"), answer, actions);
+  const list = byId("results");
+  const draw = () => results.render(list, answer, actions);
+  if (moving) redraw(list, draw);
+  else draw();
   cascade.render(answer);
   latency.render(byId("latency"), answer);
+  const coming = awaited(answer) ? answer.planned.slice(answer.after).map((name) => `${name} …`) : [];
   byId("cascade-words").textContent = answer.stages
     .map((each) => `${each.stage} ${whole(each.kept)}`)
+    .concat(coming)
     .join(" → ");
+}
+
+function notices(answer) {
+  if (answer.complete) return [];
+  const words = `The time was up after ${answer.finished}: this is its ranking.`;
+  const remedy = answer.retry_after
+    ? `The server is busy: search again in ${answer.retry_after} s.`
+    : "Fewer candidates take less time; the server's --deadline allows more.";
+  return [el("p", { class: "notice" }, `${words} ${remedy}`)];
+}
+
+/** Where the model read only the beginnings of texts: a pipeline that reads them whole. */
+function offer(answer) {
+  const cut = Math.max(...answer.stages.map((stage) => stage.truncated));
+  const other = cut ? byPassages(pipelineA()) : "";
+  if (!other) return [];
+  const change = () => go({ a: other });
+  return [`${whole(cut)} cut to fit. `, el("button", { type: "button", click: change }, "Rank by passages")];
 }
 
 function status(a, b) {
   if (b) return `${difference(a, b)}.`;
+  if (awaited(a)) return `${counted(a.results.length, "result")} of ${a.finished} so far`;
   return `${counted(a.results.length, "result")} in ${milliseconds(a.ms)}`;
+}
+
+/** An error after a ranking is shown: what has arrived stays. */
+function breakOff(error) {
+  const notice = el("p", { class: "notice error", role: "alert" }, error.message);
+  byId("notices").replaceChildren(notice);
+  answers.a = { ...answers.a, final: true };
+  say(status(answers.a, null), answers.a);
+  showOpen();
 }
 
 function fail(error) {
   answers = null;
   show("");
-  byId("status").textContent = "";
+  say("");
   const notice = el("p", { class: "notice error", role: "alert" }, error.message);
   byId("notices").replaceChildren(notice);
   if (error.status === 401) notice.after(keyForm());
@@ -182,7 +241,7 @@ function keyForm() {
 }
 
 /** The followed document stands out wherever it is drawn. */
-function showFollowed() {
+function showFollowed(scroll = true) {
   cascade.follow(state.doc);
   for (const node of document.querySelectorAll(".card, .joins .line")) {
     const followed = node.dataset.id === state.doc;
@@ -190,7 +249,7 @@ function showFollowed() {
     node.querySelector(".follow")?.setAttribute("aria-pressed", String(followed));
   }
   const card = document.querySelector(".single .card.followed");
-  if (WIDE.matches && card && !card.contains(document.activeElement))
+  if (scroll && WIDE.matches && card && !card.contains(document.activeElement))
     card.scrollIntoView({ block: "nearest" });
 }
 
