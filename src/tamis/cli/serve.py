@@ -7,15 +7,15 @@ import os
 import re
 from pathlib import Path
 
-from tamis.cli.arguments import ArgumentParser, at_least_one, runtime_arguments
+from tamis.cli.arguments import ArgumentParser, at_least_one, pipeline_argument, runtime_arguments
 from tamis.cli.console import counted, note, warn
+from tamis.defaults import INTERACTIVE
 from tamis.errors import InputError, MissingDependencyError
 from tamis.files import read_text
 from tamis.infer.runtime import Device, Precision, Runtime
 from tamis.retrieve.index import Index
 from tamis.serve.limits import LONGEST_DEADLINE, Limits
 
-PIPELINE = "bm25 % 20 >> mono"
 KEY = "TAMIS_API_KEY"
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
 _DEFAULT = Limits()
@@ -23,13 +23,7 @@ _DEFAULT = Limits()
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("index", metavar="IDX", type=Path, help="an index, made by `tamis index`")
-    parser.add_argument(
-        "-p",
-        "--pipeline",
-        default=PIPELINE,
-        metavar="P",
-        help=f"the stages, for requests that name none ({PIPELINE.replace('%', '%%')})",
-    )
+    pipeline_argument(parser, INTERACTIVE, " of requests that name none")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=_port, default=8000, help="the port, 0 for any that is free (8000)")
     parser.add_argument(
