@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 from tamis.cli.arguments import ArgumentParser, at_least_one, pipeline_argument, runtime_arguments
@@ -42,6 +43,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--api-key-file", type=Path, metavar="FILE", help=f"the key that requests must have (or {KEY})"
     )
+    parser.add_argument(
+        "--no-tokens",
+        dest="tokens",
+        action="store_false",
+        help="do not tokenise, in the background, documents of which no tokens are kept beside the index",
+    )
     _limit_arguments(parser)
     runtime_arguments(parser)
 
@@ -77,6 +84,7 @@ def main(
     model: list[str],
     examples: Path | None,
     api_key_file: Path | None,
+    tokens: bool,
     deadline: float,
     queue: int,
     max_candidates: int,
@@ -98,6 +106,8 @@ def main(
         raise MissingDependencyError(
             f"serving needs {error.name}, which is not installed", remedy="pip install 'tamis[serve]'"
         ) from error
+    from tamis.plan import rerankers
+    from tamis.serve.background import tokens_in_background
     from tamis.serve.examples import example_queries
     from tamis.serve.pipelines import Pipelines
     from tamis.serve.service import Service
@@ -112,7 +122,9 @@ def main(
             warn(f"anyone who reaches {host} may ask: set {KEY}, or give --api-key-file")
         note(f"{counted(len(opened), 'document')}, {pipelines.search(None).expression}: {url}")
 
-    serve(service, host, port, api_key=key, started=started)
+    models = rerankers(pipelines.search(None).stage) if tokens else []
+    with tokens_in_background(opened, models[0].encoder) if models else nullcontext():
+        serve(service, host, port, api_key=key, started=started)
 
 
 def _api_key(path: Path | None) -> str | None:
