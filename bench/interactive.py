@@ -1,17 +1,17 @@
-"""The default pipeline on one core: beside `bm25 % 100 >> mono`, and beside FlashRank and sentence-transformers
-that read as many pairs with models of the same shapes.
+"""The default pipeline on one core: beside `bm25 % 100 >> mono`, and beside FlashRank and
+sentence-transformers that read as many pairs with models of the same shapes.
 
-    python bench/interactive.py --data DIR [--first-reader FOLDER] [--queries 6] [--rounds 3] [--out results.json]
+    python bench/interactive.py --data DIR [--first-reader MODEL] [--queries 6] [--out results.json]
 
 DIR holds `trec-dl-2019` (passages of about 60 words) and `multihop-rag` (whole documents, longer than a model
 reads), each as corpus.jsonl and queries.jsonl; the first also qrels.txt and run.bm25.txt, over which nDCG@10
 is measured. `--first-reader` is a model in place of the default pipeline's own, or `random` for one of two
 layers of 128 with random weights: how long a model takes does not depend on what its weights are.
 
-A query's time is from its text to ranked ids. tamis searches its index, with tokens kept beside it. The others
-get BM25's candidates and their texts in memory: they read all candidates with the small model and the best of
-these with the large one, or all with the large one; their models have the shapes of ours, one label and
-random weights. Every engine has a process of its own with one thread, pinned to one core; they answer in
+A query's time is from its text to ranked ids. tamis searches its index, with tokens kept beside it. The
+others get BM25's candidates and their texts in memory: they read all candidates with the small model and the
+best of these with the large one, or all with the large one; their models have the shapes of ours, one label
+and random weights. Every engine has a process of its own with one thread, pinned to one core; they answer in
 turns, a query each, so that noise meets all alike. On a machine with other work the ratios of processor
 seconds are the better ones.
 """
