@@ -25,6 +25,7 @@ _BERT: dict[str, Any] = {
 }
 #: layers, hidden, heads
 SHAPES = {
+    "nano": (2, 128, 2),
     "minilm-l6": (6, 384, 12),
     "minilm-l12": (12, 384, 12),
     "bert-base": (12, 768, 12),
@@ -32,14 +33,17 @@ SHAPES = {
 }
 
 
-def write_model(folder: Path, texts: Iterable[str], shape: str = "minilm-l6", seed: int = 0) -> None:
-    """Weights drawn from `seed`, and a WordPiece vocabulary learnt from `texts`."""
+def write_model(
+    folder: Path, texts: Iterable[str], shape: str | tuple[int, int, int] = "minilm-l6", seed: int = 0
+) -> None:
+    """Weights drawn from `seed`, and a WordPiece vocabulary learnt from `texts`; `shape` is one of `SHAPES`,
+    or layers, hidden and heads."""
     from safetensors.numpy import save_file
 
     from tamis.models.config import parse_config
     from tamis.models.names import hugging_face_names, shapes
 
-    layers, hidden, heads = SHAPES[shape]
+    layers, hidden, heads = SHAPES[shape] if isinstance(shape, str) else shape
     sizes = {"num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads}
     raw = _BERT | sizes | {"intermediate_size": 4 * hidden}
     folder.mkdir(parents=True, exist_ok=True)

@@ -33,6 +33,12 @@ if os.name != "nt" and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What is kept between processes is kept for the tests alone."""
+    os.environ["TAMIS_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """torch on one thread, which adds up in one order: what is trained again is the same to the last bit."""

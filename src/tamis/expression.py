@@ -6,6 +6,8 @@
     argument = pipeline | value | name "=" value | "choose" "=" pipeline
     value    = number | true | false | none | word | "quoted text"
 
+A name of `tamis.defaults` stands for a whole pipeline: `fast` is read as that pipeline in parentheses.
+
 A strict parser: nothing is evaluated, and whatever it does not know is an error with its place. Printing a
 parsed expression and parsing it again gives the same expression.
 """
@@ -18,6 +20,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tamis.defaults import NAMED
 from tamis.errors import ExpressionError
 
 Value = str | int | float | bool | None
@@ -123,6 +126,8 @@ def parse(text: str) -> Node:
     >>> parse("bm25 % 1000 >> mono")
     Then(stages=(Keep(stage=Call(name='bm25', arguments=(), options=()), k=1000), Call(name='mono',
     arguments=(), options=())))
+    >>> str(parse("fast % 5")) == str(keep(parse(NAMED["fast"]), 5))
+    True
     >>> parse("bm25 % lots")
     Traceback (most recent call last):
     tamis.errors.ExpressionError: column 8 of the pipeline 'bm25 % lots': expected a whole number of at
@@ -196,7 +201,14 @@ class _Parser:
             node = self.pipeline()
             self.expect("op", ")", "a closing parenthesis")
             return node
-        return self.call(self.expect("word", None, "the name of a stage"))
+        name = self.expect("word", None, "the name of a stage")
+        return self.named(name) if name in NAMED else self.call(name)
+
+    def named(self, name: str) -> Node:
+        if self.peek("op", "("):
+            at, remedy = self.tokens[self.next][2], f"write it out to change it: {NAMED[name]}"
+            raise self.error(f"{name} is a whole pipeline and takes nothing", at, remedy)
+        return parse(NAMED[name])
 
     def call(self, name: str) -> Call:
         at = self.tokens[self.next - 1][2]

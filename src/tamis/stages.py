@@ -9,6 +9,7 @@ from importlib import import_module
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
+from tamis.defaults import NAMED
 from tamis.errors import ExpressionError, InputError
 from tamis.expression import Call, Keep, Node, Then, Value, calls, parse
 from tamis.infer.runtime import Runtime
@@ -166,7 +167,8 @@ def _build(node: Node, given: Given) -> Stage:
     if isinstance(node, Keep):
         return _build(node.stage, given) % node.k
     if node.name not in STAGES:
-        raise ExpressionError(f"there is no stage {node.name!r}", remedy=f"use {', '.join(STAGES)}")
+        known = ", ".join([*STAGES, *NAMED])
+        raise ExpressionError(f"there is no stage {node.name!r}", remedy=f"use {known}")
     parameters = parameters_of(node.name)
     options = _options(node, parameters, given)
     stages = [_build(argument, replace(given, scoring=False)) for argument in _arguments(node, parameters)]

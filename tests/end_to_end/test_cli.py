@@ -254,7 +254,7 @@ def test_an_explanation_adds_up_to_the_score(folder: Path, tamis: Tamis, pipelin
 
 
 def test_an_explanation_for_a_person(folder: Path, tamis: Tamis) -> None:
-    said = tamis("search", folder / "idx", "fine sieve", "--explain")
+    said = tamis("search", folder / "idx", "fine sieve", "--explain", "-p", "bm25")
     assert [line.split()[:3] for line in said.out.splitlines() if line.strip().startswith("fine")] == [
         ["fine", "1", "1"]
     ]

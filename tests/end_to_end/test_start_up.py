@@ -55,9 +55,9 @@ def test_import_tamis() -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["--json"], ["--explain"], ["--pipeline", "bm25 >> rm3"]])
-def test_search(index: str, options: list[str]) -> None:
+def test_a_search_without_a_model(index: str, options: list[str]) -> None:
     code = "import sys; from tamis.cli import main; assert main() == 0"
-    modules = imported(code, "search", index, "sieve", *options)
+    modules = imported(code, "search", index, "sieve", "--pipeline", "bm25", *options)
     assert "tamis.cli.search" in modules
     unwanted = HEAVY | {"tamis.cli.demo", "tamis.cli.eval", "tamis.retrieve.kernel"}
     assert not modules & unwanted
@@ -70,4 +70,4 @@ def test_highlighting_compiles_no_patterns_for_other_alphabets(index: str) -> No
         "import sys; from tamis.cli import main; from tamis.text import wordbreak\n"
         "assert main() == 0; assert wordbreak._plain.cache_info().currsize == 0"
     )
-    imported(code, "search", index, "sieve")
+    imported(code, "search", index, "sieve", "-p", "bm25")

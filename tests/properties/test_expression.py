@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tamis import Document, Index
+from tamis.defaults import NAMED
 from tamis.errors import ExpressionError
 from tamis.expression import Call, Keep, Node, Then, Value, parse
 from tamis.rank.combine import Fuse, Interpolate, Normalise
@@ -26,7 +27,8 @@ EXAMPLES = 10_000 if os.environ.get("TAMIS_HYPOTHESIS") == "thorough" else 200
 # ------------------------------------------------------------------------------------------------------------
 
 CONSTANTS = ["true", "false", "none"]
-names = st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True).filter(lambda name: name not in CONSTANTS)
+RESERVED = {*CONSTANTS, *NAMED}
+names = st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True).filter(lambda name: name not in RESERVED)
 option_names = names | st.sampled_from(["k1", "b", "Mu", "true", "none", "top-k", "a.b"])
 strings = st.one_of(
     st.text(max_size=10),  # quotes, line breaks, lone surrogates and all
@@ -76,6 +78,14 @@ def test_white_space_and_needless_parentheses_mean_nothing(node: Node, data: st.
     stages = node.stages if isinstance(node, Then) else (node,)
     text = ">>".join(f"{data.draw(blank)}({stage}{data.draw(blank)})" for stage in stages)
     assert parse(f"({text}){data.draw(blank)}") == node
+
+
+@given(st.sampled_from(sorted(NAMED)), st.none() | ks, nodes | st.none())
+def test_a_name_is_read_as_its_pipeline_in_parentheses(name: str, k: int | None, after: Node | None) -> None:
+    cut, more = "" if k is None else f" % {k}", "" if after is None else f" >> {after}"
+    whole = parse(f"({NAMED[name]}){cut}{more}")
+    assert parse(f"{name}{cut}{more}") == whole
+    assert parse(f"fuse({name}{cut}, ql)") == parse(f"fuse(({NAMED[name]}){cut}, ql)")
 
 
 pieces = st.sampled_from(
@@ -293,8 +303,8 @@ def test_a_stage_prints_as_what_builds_it(index: Index, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("bm52", f"there is no stage 'bm52': use {', '.join(STAGES)}"),
-        ("bm25 >> mono2", f"there is no stage 'mono2': use {', '.join(STAGES)}"),
+        ("bm52", f"there is no stage 'bm52': use {', '.join([*STAGES, *NAMED])}"),
+        ("bm25 >> mono2", f"there is no stage 'mono2': use {', '.join([*STAGES, *NAMED])}"),
         ("bm25(k2=1)", "bm25 has no option 'k2': it takes k1, b, variant"),
         ("tfidf(k1=1)", "tfidf has no option 'k1': it takes none"),
         ("bm25(0.9)", "bm25 takes its options as name=value: it takes k1, b, variant"),

@@ -20,7 +20,7 @@ from tokenizers import models, pre_tokenizers
 from tamis import Document, Index, Query, Ranking, columns
 from tamis.errors import CorruptError, InputError, LockedError, UnknownDocumentError
 from tamis.infer import tokens
-from tamis.infer.tokens import TokenStore, build_tokens, texts_of
+from tamis.infer.tokens import TokenStore, build_tokens, texts_of, untokenised
 from tamis.models.templates import Tokenised
 from tamis.models.tokenizer import Tokenizer
 from tamis.retrieve.manifest import writer_lock
@@ -280,6 +280,53 @@ def test_merged_segments(index: Index, tokenizer: Tokenizer) -> None:
     assert agrees(TokenStore(older, tokenizer))
 
 
+def test_what_is_merged_or_moved_is_not_tokenised_again(
+    index: Index, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_tokens(index, tokenizer)
+    index.delete(["d3", "d22"])
+    index.add([document(40), Document("copy", document(7).text, document(7).title)])
+    index.merge()
+    assert untokenised(index, tokenizer) == 0  # as many are known as the new segment has
+    encoded: list[str] = []
+    encode = tokenizer.encode
+    monkeypatch.setattr(
+        tokenizer, "encode", lambda texts, **limit: (encoded.extend(texts), encode(texts, **limit))[1]
+    )
+    store = build_tokens(index, tokenizer)
+    assert encoded == [document(40).contents]
+    monkeypatch.undo()
+    assert store.documents == len(index) == 29
+    assert agrees(store)
+
+
+def test_a_damaged_or_shorter_source_is_tokenised_again(index: Index, tokenizer: Tokenizer) -> None:
+    build_tokens(index, tokenizer)
+    first, _ = (index.path / "tokens" / tokenizer.fingerprint / each.info.name for each in index.segments)
+    damaged = bytearray((first / "ids").read_bytes())
+    damaged[0] ^= 1
+    (first / "ids").write_bytes(bytes(damaged))
+    index.merge()
+    assert agrees(build_tokens(index, tokenizer))
+    build_tokens(index, tokenizer, limit=5)  # what is kept is longer: nothing to do
+    assert agrees(TokenStore(Index.open(index.path), tokenizer))
+    index.add(documents(30))
+    index.merge()
+    build_tokens(index, tokenizer, limit=5)
+    index.add(documents(31))
+    index.merge()
+    assert untokenised(index, tokenizer) == 31  # five tokens are not enough
+    assert agrees(build_tokens(index, tokenizer))
+
+
+def test_how_many_are_not_tokenised(index: Index, tokenizer: Tokenizer) -> None:
+    assert untokenised(index, tokenizer) == 29
+    build_tokens(index, tokenizer)
+    assert untokenised(index, tokenizer) == 0
+    index.add(documents(30, 31))
+    assert untokenised(index, tokenizer) == 2
+
+
 def test_a_reader_of_an_older_commit_finds_documents_deleted_since(
     index: Index, tokenizer: Tokenizer
 ) -> None:
@@ -339,7 +386,7 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(bytes(data))
 
 
-@pytest.mark.parametrize("name", ["ids", "ends", "lengths", "tokens.json"])
+@pytest.mark.parametrize("name", ["ids", "ends", "lengths", "digests", "tokens.json"])
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
 def test_damage_is_found_and_mended_by_building_again(
     index: Index, tokenizer: Tokenizer, name: str, damage: str

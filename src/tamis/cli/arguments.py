@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn, get_args
 
+from tamis.defaults import NAMED
 from tamis.errors import InputError
 from tamis.files import STDIN
 from tamis.infer.runtime import Device, Precision
@@ -33,14 +34,10 @@ def at_least_one(text: str) -> int:
     return int(text)
 
 
-def pipeline_argument(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "-p",
-        "--pipeline",
-        default="bm25",
-        metavar="P",
-        help="the stages, such as 'bm25(k1=1.2, b=0.75) %% 100 >> mono' (bm25)",
-    )
+def pipeline_argument(parser: ArgumentParser, default: str = "bm25", use: str = "") -> None:
+    meaning = f"{default}, which is {NAMED[default]}" if default in NAMED else default
+    about = f"the stages{use}, such as 'bm25(k1=1.2, b=0.75) % 100 >> mono' ({meaning})"
+    parser.add_argument("-p", "--pipeline", default=default, metavar="P", help=about.replace("%", "%%"))
 
 
 def runtime_arguments(parser: ArgumentParser) -> None:

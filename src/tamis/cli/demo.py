@@ -18,6 +18,7 @@ from tamis.cli.arguments import ArgumentParser
 from tamis.cli.console import counted, doing, duration, print_table, printable, size, size_on_disk, stdout
 from tamis.cli.eval import table
 from tamis.cli.search import print_ranking, timed
+from tamis.cli.tokens import keep_tokens
 from tamis.documents import Query
 from tamis.errors import InputError
 from tamis.evaluate.measures import evaluate
@@ -77,6 +78,7 @@ def _build(console: Console, folder: Path) -> Index:
     on_disk = size(size_on_disk(folder / "index"))
     _heading(console, "Index")
     console.print(f"{counted(len(index), 'passage')} of Wikipedia in {duration(seconds)}, {on_disk} on disk.")
+    keep_tokens(folder / "index", True)
     return index
 
 
@@ -115,7 +117,7 @@ def _what_next(console: Console, keep: Path | None) -> None:
         console.print(f"    {program} demo --keep demo", style="green", soft_wrap=True)
     here = shlex.quote(str(keep or "demo"))
     for command in (
-        f'{program} search {here}/index "who directed Nandhi" -p "bm25 % 50 >> mono" --explain',
+        f'{program} search {here}/index "who directed Nandhi" --explain',
         f"{program} serve {here}/index  # a page in your browser",
         f'{program} run {here}/index {here}/queries.jsonl -o {here}/mine.run -p "bm25(k1=1.2)"',
         f"{program} compare {here}/qrels.txt {here}/bm25.run {here}/mono.run -m nDCG@10",

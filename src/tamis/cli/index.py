@@ -23,6 +23,7 @@ from tamis.cli.console import (
     size_on_disk,
     warn,
 )
+from tamis.cli.tokens import keep_tokens, tokens_argument
 from tamis.corpus import DuplicateIdError
 from tamis.documents import Document
 from tamis.errors import InputError
@@ -100,6 +101,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--no-merge", dest="merge", action="store_false", help="do not make one segment of all in the end"
     )
+    tokens_argument(parser)
     json_argument(parser)
 
 
@@ -116,6 +118,7 @@ def main(
     skip_bad: bool,
     commit_every: int | None,
     merge: bool,
+    tokens: bool | None,
     json: bool,
 ) -> None:
     """Index documents: into a new folder, or with --add into an index that is there."""
@@ -179,6 +182,7 @@ def main(
     if resume:
         _warn_of_another_corpus(output, before, there)
     _warn_of_losses(corpus, format, output, skipped, tally)
+    keep_tokens(output, tokens)
 
 
 def _warn_of_another_corpus(output: Path, before: int, there: Skipped) -> None:

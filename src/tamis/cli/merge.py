@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tamis.cli.arguments import ArgumentParser, json_argument
 from tamis.cli.console import counted, doing, print_json, size, size_on_disk
+from tamis.cli.tokens import keep_tokens
 from tamis.retrieve.index import Index
 
 
@@ -38,3 +39,5 @@ def main(index: Path, json: bool) -> None:
         sys.stdout.write(
             f"{index}: {counted(segments, 'segment')} merged, {size(before)} before, {size(after)} now\n"
         )
+    if (index / "tokens").exists():
+        keep_tokens(index, None)

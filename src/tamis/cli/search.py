@@ -19,6 +19,7 @@ from tamis.cli.arguments import (
 )
 from tamis.cli.console import counted, doing, duration, note, print_json, printable, stdout
 from tamis.cli.snippet import Piece, highlight, snippet
+from tamis.defaults import INTERACTIVE
 from tamis.documents import Query
 from tamis.errors import InputError, TamisError
 from tamis.expression import parse
@@ -45,7 +46,7 @@ _INSTEAD = "; maxp(mono, choose=bm25, passages=3) reads its best passages"
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("index", metavar="IDX", type=Path, help="an index, made by `tamis index`")
     parser.add_argument("query", metavar="QUERY", nargs="+", help="the words to look for")
-    pipeline_argument(parser)
+    pipeline_argument(parser, INTERACTIVE)
     parser.add_argument("-k", type=at_least_one, default=10, metavar="N", help="how many results (10)")
     parser.add_argument(
         "--explain",

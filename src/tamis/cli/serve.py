@@ -5,17 +5,18 @@ from __future__ import annotations
 import argparse
 import os
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
-from tamis.cli.arguments import ArgumentParser, at_least_one, runtime_arguments
+from tamis.cli.arguments import ArgumentParser, at_least_one, pipeline_argument, runtime_arguments
 from tamis.cli.console import counted, note, warn
+from tamis.defaults import INTERACTIVE
 from tamis.errors import InputError, MissingDependencyError
 from tamis.files import read_text
 from tamis.infer.runtime import Device, Precision, Runtime
 from tamis.retrieve.index import Index
 from tamis.serve.limits import LONGEST_DEADLINE, Limits
 
-PIPELINE = "bm25 % 20 >> mono"
 KEY = "TAMIS_API_KEY"
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
 _DEFAULT = Limits()
@@ -23,13 +24,7 @@ _DEFAULT = Limits()
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("index", metavar="IDX", type=Path, help="an index, made by `tamis index`")
-    parser.add_argument(
-        "-p",
-        "--pipeline",
-        default=PIPELINE,
-        metavar="P",
-        help=f"the stages, for requests that name none ({PIPELINE.replace('%', '%%')})",
-    )
+    pipeline_argument(parser, INTERACTIVE, " of requests that name none")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=_port, default=8000, help="the port, 0 for any that is free (8000)")
     parser.add_argument(
@@ -47,6 +42,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--api-key-file", type=Path, metavar="FILE", help=f"the key that requests must have (or {KEY})"
+    )
+    parser.add_argument(
+        "--no-tokens",
+        dest="tokens",
+        action="store_false",
+        help="do not tokenise, in the background, documents of which no tokens are kept beside the index",
     )
     _limit_arguments(parser)
     runtime_arguments(parser)
@@ -83,6 +84,7 @@ def main(
     model: list[str],
     examples: Path | None,
     api_key_file: Path | None,
+    tokens: bool,
     deadline: float,
     queue: int,
     max_candidates: int,
@@ -104,6 +106,8 @@ def main(
         raise MissingDependencyError(
             f"serving needs {error.name}, which is not installed", remedy="pip install 'tamis[serve]'"
         ) from error
+    from tamis.plan import rerankers
+    from tamis.serve.background import tokens_in_background
     from tamis.serve.examples import example_queries
     from tamis.serve.pipelines import Pipelines
     from tamis.serve.service import Service
@@ -118,7 +122,9 @@ def main(
             warn(f"anyone who reaches {host} may ask: set {KEY}, or give --api-key-file")
         note(f"{counted(len(opened), 'document')}, {pipelines.search(None).expression}: {url}")
 
-    serve(service, host, port, api_key=key, started=started)
+    models = rerankers(pipelines.search(None).stage) if tokens else []
+    with tokens_in_background(opened, models[0].encoder) if models else nullcontext():
+        serve(service, host, port, api_key=key, started=started)
 
 
 def _api_key(path: Path | None) -> str | None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from pathlib import Path
 
 from tamis.cli.arguments import ArgumentParser, json_argument
-from tamis.cli.console import counted, duration, print_json, progress, size, size_on_disk
-from tamis.infer.cross_encoder import CrossEncoder
-from tamis.infer.tokens import build_tokens
+from tamis.cli.console import counted, duration, note, print_json, progress, size, size_on_disk, warn
+from tamis.errors import TamisError
 from tamis.retrieve.index import Index
+
+#: Documents that are tokenised unasked: seconds, where a million take minutes.
+AT_ONCE = 100_000
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -27,6 +30,9 @@ def main(index: Path, model: str, revision: str | None, json: bool) -> None:
 
     Reranking then does not tokenise them query by query. Models with the same tokenizer share the tokens.
     """
+    from tamis.infer.cross_encoder import CrossEncoder
+    from tamis.infer.tokens import build_tokens
+
     opened = Index.open(index)
     tokenizer = CrossEncoder(model, revision=revision).tokenizer
     started = time.perf_counter()
@@ -49,3 +55,36 @@ def main(index: Path, model: str, revision: str | None, json: bool) -> None:
     else:
         documents, on_disk = counted(store.documents, "document"), size(size_on_disk(folder))
         sys.stdout.write(f"{folder}: tokens of {documents}, {duration(seconds)}, {on_disk}\n")
+
+
+def tokens_argument(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--tokens",
+        action=argparse.BooleanOptionalAction,
+        help="keep the tokens that the bundled models read beside the index, so that no search has to make "
+        f"them (if at most {AT_ONCE:,} documents lack them)",
+    )
+
+
+def keep_tokens(index: Path, wanted: bool | None) -> None:
+    """Make the tokens that the bundled models read and an index lacks; unless told, where that takes seconds.
+    The index is whole without them: what goes wrong is an error only for whoever asked for them."""
+    if wanted is False:
+        return
+    # not before: what indexes without tokens must not wait for it
+    from tamis.infer.cross_encoder import bundled_tokenizer
+    from tamis.infer.tokens import build_tokens, untokenised
+
+    try:
+        opened, tokenizer = Index.open(index), bundled_tokenizer()
+        missing = untokenised(opened, tokenizer)
+        if wanted is None and missing > AT_ONCE:
+            makes = f"`tamis serve` makes them in the background, `tamis tokens {index}` now"
+            note(f"the models' tokens of {counted(missing, 'document')} are not made yet: {makes}")
+            return
+        with progress("Tokenising", "documents", sum(map(len, opened.segments))) as advance:
+            build_tokens(opened, tokenizer, progress=advance)
+    except TamisError as error:
+        if wanted:
+            raise
+        warn(f"no tokens are kept beside {index} ({error.problem}): `tamis tokens {index}` makes them")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,9 +12,12 @@ from tamis.columns import Array
 from tamis.errors import CorruptError, InputError
 from tamis.files import atomic_write
 from tamis.infer.engine import Layout
+from tamis.infer.graph_cache import kept_graph
 from tamis.models.checkpoint import Checkpoint
-from tamis.models.graph import Precision
 from tamis.models.templates import Inputs
+
+if TYPE_CHECKING:
+    from tamis.models.graph import Precision
 
 #: Tokens a batch: as many as keep what a layer computes inside a core's cache.
 TOKEN_BUDGET = 512
@@ -101,6 +104,16 @@ def available_cores() -> int:
 
 
 def _graph(checkpoint: Checkpoint, precision: Precision) -> bytes:
+    """The graph of a checkpoint; those of the models that come with tamis are kept for the next process."""
+    from tamis.infer.cross_encoder import BUNDLED
+
+    if checkpoint.folder.parent != BUNDLED:
+        return _written(checkpoint, precision)
+    key = f"{checkpoint.folder.name}-{checkpoint.fingerprint}-{precision}-{FORMAT}"
+    return kept_graph(key, lambda: _written(checkpoint, precision))
+
+
+def _written(checkpoint: Checkpoint, precision: Precision) -> bytes:
     from onnx.helper import set_model_props
 
     from tamis.models.graph import build_graph

@@ -3,13 +3,13 @@
 Tokenising a thousand candidates takes as long as scoring them on a GPU, so it is done once. An index's
 segments never change, so the tokens of each are kept in a folder of their own,
 
-    IDX/tokens/TOKENIZER/SEGMENT/    tokens.json, and the columns ids, ends, lengths
+    IDX/tokens/TOKENIZER/SEGMENT/    tokens.json, and the columns ids, ends, lengths, digests
 
 where TOKENIZER is the tokenizer's fingerprint: models with one vocabulary share it. A folder is written under
 another name and renamed when it is whole, so a build that was killed goes on where it stopped. Documents
-added since are tokenised when they are asked for, until the next build, which also removes the tokens of
-segments that were merged away. Deleted documents have tokens too: whoever has an older commit open still
-reads them.
+added since are tokenised when they are asked for, until the next build. That takes what was merged into a new
+segment from the tokens of the segments that it was merged from, by the texts' digests, and then removes
+these. Deleted documents have tokens too: whoever has an older commit open still reads them.
 
 A document is tokenised as its `contents` (title and text), which is what the index analyses.
 """
@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,7 +40,7 @@ from tamis.retrieve.manifest import Manifest, writer_lock
 from tamis.retrieve.postings import ranges
 from tamis.retrieve.segment import Segment
 
-FORMAT = 1
+FORMAT = 2
 KEPT = 512  # tokens of a document: no input of the models we know is longer
 _BATCH = 1024  # documents tokenised at a time
 
@@ -150,7 +150,8 @@ def build_tokens(
     progress: Callable[[int], object] | None = None,
 ) -> TokenStore:
     """Tokenise what has no tokens yet, keep at most `limit` of each document, and remove what no segment
-    needs; `progress` is told how many more documents are done. One process builds at a time.
+    needs; `progress` is told how many more documents are done. One process builds at a time; the index can be
+    searched and written meanwhile.
 
     >>> from tamis import Document
     >>> from tokenizers import Tokenizer as Library, models, pre_tokenizers
@@ -166,14 +167,32 @@ def build_tokens(
         raise InputError(f"cannot keep {limit} tokens a document", remedy=f"use 1 to {COUNTED}")
     folder = index.path / "tokens" / tokenizer.fingerprint
     with writer_lock(index.path / "tokens"):
-        _remove_unneeded(index)
-        for segment in index.segments:
-            if not _is_whole(folder, segment, limit):
-                _write(folder, segment, tokenizer, limit, progress)
+        _remove(index.path.glob(f"tokens/*/{TEMPORARY}*"))
+        lacking = [segment for segment in index.segments if not _is_whole(folder, segment, limit)]
+        there = sum(map(len, index.segments)) - sum(map(len, lacking))
+        if progress and there:
+            progress(there)
+        if lacking:
+            known = _Known(folder, limit)
+            for segment in lacking:
+                _write(folder, segment, tokenizer, limit, known, progress)
                 _OPENED.pop(segment, None)
-            elif progress:
-                progress(len(segment))
+        _remove_unneeded(index)
     return TokenStore(index, tokenizer, limit=limit)
+
+
+def untokenised(index: Index, tokenizer: Tokenizer, *, limit: int = KEPT) -> int:
+    """How many documents a build would tokenise, or a few more or less: those of segments without tokens, but
+    for as many as there are tokens of segments that were merged away."""
+    folder = index.path / "tokens" / tokenizer.fingerprint
+    store = TokenStore(index, tokenizer, limit=limit)
+    lacking = sum(len(segment) for segment in index.segments if not store._kept(segment))
+    if not lacking:
+        return 0
+    named = {segment.info.name for segment in index.segments}
+    merged = (_Description.read(path / "tokens.json") for path in folder.glob("*") if path.name not in named)
+    kept = sum(each.columns["lengths"].count for each in merged if each is not None and each.limit >= limit)
+    return max(lacking - kept, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +234,7 @@ class _SegmentTokens:
         self._folder = folder
         columns = {name: Column(folder / name, info) for name, info in description.columns.items()}
         self._ids, self._ends, self._lengths = columns["ids"], columns["ends"], columns["lengths"]
+        self._digests = columns["digests"]
         # chunks of the ids known to be as written; a column can be asked that only one range at a time
         self._checked = np.zeros(self._ids.unchecked.nbytes // CHUNK + 1, dtype=bool)
 
@@ -239,8 +259,13 @@ class _SegmentTokens:
     def check(self) -> None:
         """Read everything, and compare it with its checksums."""
         with _rebuild_if_corrupt(self._folder):
-            for column in (self._ids, self._ends, self._lengths):
+            for column in (self._ids, self._ends, self._lengths, self._digests):
                 column.all()
+
+    @property
+    def digests(self) -> Array:
+        """uint64[documents, 2]: of the texts that these are the tokens of."""
+        return self._digests.unchecked.reshape(-1, 2)
 
     def texts(self, numbers: Array, limit: int) -> Tokenised:
         with _rebuild_if_corrupt(self._folder):
@@ -263,6 +288,66 @@ class _SegmentTokens:
         for i in np.flatnonzero(unknown).tolist():
             self._ids.slice(int(starts[i]), int(stops[i]))
             self._checked[first[i]] = self._checked[last[i]] = True
+
+
+class _Known:
+    """The tokens that are kept for a tokenizer, by their texts' digests, whichever segments they are of."""
+
+    def __init__(self, folder: Path, limit: int) -> None:
+        self._limit = limit
+        self._kept = list(_whole(folder, limit))
+        parts = [np.zeros((0, 2), np.uint64), *(each.digests for each in self._kept)]
+        digests, self._starts = np.concatenate(parts), np.cumsum([len(part) for part in parts])[:-1]
+        self._order = np.argsort(digests[:, 0], kind="stable")
+        self._sorted = digests[self._order]
+
+    def encode(self, contents: Sequence[str], digests: Array, tokenizer: Tokenizer) -> Tokenised:
+        """The tokens of texts; those that are not known are made."""
+        places = self._find(digests)
+        here = np.flatnonzero(places >= 0)
+        new = np.flatnonzero(places < 0)
+        if not len(here):
+            return tokenizer.encode(contents, limit=self._limit)
+        parts, order = [], []
+        if len(new):
+            parts.append(tokenizer.encode([contents[i] for i in new.tolist()], limit=self._limit))
+            order.append(new)
+        owners = np.searchsorted(self._starts, places[here], side="right") - 1
+        for owner in np.unique(owners).tolist():
+            own = here[owners == owner]
+            parts.append(self._kept[owner].texts(places[own] - self._starts[owner], self._limit))
+            order.append(own)
+        return Tokenised.join(parts).take(np.argsort(np.concatenate(order)))
+
+    def _find(self, digests: Array) -> Array:
+        """Where each text's tokens are, -1 where nowhere; of texts that share half a digest, one is found."""
+        if not len(self._order):
+            return np.full(len(digests), -1)
+        at = np.minimum(np.searchsorted(self._sorted[:, 0], digests[:, 0]), len(self._order) - 1)
+        return np.where((self._sorted[at] == digests).all(axis=1), self._order[at], -1)
+
+
+def _whole(folder: Path, limit: int) -> Iterator[_SegmentTokens]:
+    """All that is kept in a tokenizer's folder, but for what is damaged or too short."""
+    for path in sorted(folder.glob("*")):
+        try:
+            description = _Description.read(path / "tokens.json")
+            if description is not None and description.limit >= limit:
+                kept = _SegmentTokens(path, description)
+                kept.check()
+                yield kept
+        except (CorruptError, FileNotFoundError):
+            continue
+
+
+def _digests(contents: Sequence[str]) -> Array:
+    """uint64[texts, 2].
+
+    >>> _digests(["a", "b"]).shape, bool((_digests(["a"]) == _digests(["b"])).any())
+    ((2, 2), False)
+    """
+    found = b"".join(xxhash.xxh3_128_digest(text.encode("utf-8", "surrogatepass")) for text in contents)
+    return np.frombuffer(found, "<u8").reshape(-1, 2)
 
 
 @contextmanager
@@ -300,6 +385,7 @@ def _write(
     segment: Segment,
     tokenizer: Tokenizer,
     limit: int,
+    known: _Known,
     progress: Callable[[int], object] | None,
 ) -> None:
     """Tokenise a segment's documents into a folder that takes its name when it is whole."""
@@ -307,7 +393,7 @@ def _write(
     with storage_errors(new):
         new.mkdir(parents=True)
         try:
-            columns = _write_columns(new, segment, tokenizer, limit, progress)
+            columns = _write_columns(new, segment, tokenizer, known, progress)
             _Description(_texts_digest(segment), limit, columns).write(new / "tokens.json")
             _replace(folder / segment.info.name, new)
         except BaseException:
@@ -319,16 +405,18 @@ def _write_columns(
     folder: Path,
     segment: Segment,
     tokenizer: Tokenizer,
-    limit: int,
+    known: _Known,
     progress: Callable[[int], object] | None,
 ) -> dict[str, ColumnInfo]:
     writer = ColumnWriter(folder / "ids", "u2" if tokenizer.vocabulary <= 1 << 16 else "u4")
     ends, lengths = [np.zeros(1, np.int64)], [np.zeros(0, np.int64)]
+    digests = [np.zeros((0, 2), np.uint64)]
     try:
         for start in range(0, len(segment), _BATCH):
             numbers = range(start, min(start + _BATCH, len(segment)))
             contents = [segment.store.document(number).contents for number in numbers]
-            batch = tokenizer.encode(contents, limit=limit)
+            digests.append(_digests(contents))
+            batch = known.encode(contents, digests[-1], tokenizer)
             ends.append(batch.ends[1:] + writer.count)
             lengths.append(batch.lengths)
             writer.append(batch.ids)
@@ -340,6 +428,7 @@ def _write_columns(
         raise
     columns["ends"] = write_column(folder / "ends", np.concatenate(ends), smallest_unsigned(writer.count))
     columns["lengths"] = write_column(folder / "lengths", np.concatenate(lengths), "u2")
+    columns["digests"] = write_column(folder / "digests", np.concatenate(digests).ravel(), "u8")
     return columns
 
 
@@ -354,10 +443,13 @@ def _replace(path: Path, new: Path) -> None:
 
 
 def _remove_unneeded(index: Index) -> None:
-    """Remove what killed builders left, and the tokens of segments that are in no commit any more. Only the
-    holder of the lock may call this."""
+    """Remove the tokens of segments that are in no commit any more. Only the holder of the lock may call
+    this."""
     named = {segment.name for segment in Manifest.read(index.path).segments}
     named |= {segment.info.name for segment in index.segments}  # which may be an older commit
-    for path in (index.path / "tokens").glob("*/*"):
-        if path.name not in named:
-            shutil.rmtree(path, ignore_errors=True)
+    _remove(path for path in index.path.glob("tokens/*/*") if path.name not in named)
+
+
+def _remove(folders: Iterable[Path]) -> None:
+    for folder in list(folders):
+        shutil.rmtree(folder, ignore_errors=True)

@@ -121,6 +121,16 @@ class Inputs:
         at = ranges(self.ends[chosen], counts)
         return Inputs(self.ids[at], self.segments[at], _ends(counts))
 
+    def part(self, start: int, stop: int) -> Inputs:
+        """The inputs from `start` to `stop`, without copying their tokens.
+
+        >>> inputs = Inputs(np.array([1, 7, 1, 8, 9]), np.array([0, 0, 0, 1, 1]), np.array([0, 2, 5]))
+        >>> inputs.part(1, 2).ids.tolist(), inputs.part(1, 2).ends.tolist()
+        ([1, 8, 9], [0, 3])
+        """
+        first, last = self.ends[start], self.ends[stop]
+        return Inputs(self.ids[first:last], self.segments[first:last], self.ends[start : stop + 1] - first)
+
 
 @dataclass(frozen=True, slots=True)
 class Special:

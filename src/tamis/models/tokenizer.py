@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from tamis.errors import InputError
 from tamis.models.templates import COUNTED, Special, Tokenised
@@ -37,6 +38,7 @@ _NAMES = {
     "pad": ("[PAD]", "<pad>"),
     "unk": ("[UNK]", "<unk>"),
 }
+_NAMES_IN = ("tokenizer_config.json", "special_tokens_map.json")
 
 
 class Tokenizer:
@@ -102,15 +104,30 @@ class Tokenizer:
         return [self._unknown if number in self._forged else number for number in ids]
 
 
+_OPEN: WeakValueDictionary[bytes, Tokenizer] = WeakValueDictionary()
+
+
 def open_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
-    """A model's tokenizer, which knows no token that the model does not."""
-    tokenizer, rows = Tokenizer(checkpoint.folder), checkpoint.config.vocabulary
+    """A model's tokenizer, which knows no token that the model does not. Models of a pipeline often have the
+    same, which is then read once."""
+    key = _files_digest(checkpoint.folder)
+    tokenizer, rows = _OPEN.get(key) or Tokenizer(checkpoint.folder), checkpoint.config.vocabulary
+    _OPEN[key] = tokenizer
     if tokenizer.vocabulary > rows:
         raise InputError(
             f"the tokenizer in {checkpoint.folder} has {tokenizer.vocabulary:,} tokens, the model {rows:,}",
             remedy="use the tokenizer.json that the model was trained with",
         )
     return tokenizer
+
+
+def _files_digest(folder: Path) -> bytes:
+    """Of all that a tokenizer is read from."""
+    digest = hashlib.sha256()
+    for name in ("tokenizer.json", *_NAMES_IN):
+        path = folder / name
+        digest.update(hashlib.sha256(path.read_bytes() if path.is_file() else b"").digest())
+    return digest.digest()
 
 
 def _any_long(texts: Sequence[str]) -> bool:
@@ -194,7 +211,7 @@ def _special(
 def _named(library: tokenizers.Tokenizer, folder: Path) -> dict[str, int]:
     """The special tokens by the names that the folder's files give them, or by their usual names."""
     files: dict[str, Any] = {}
-    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+    for name in _NAMES_IN:
         path = folder / name
         if path.is_file():
             try:

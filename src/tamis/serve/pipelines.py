@@ -270,15 +270,20 @@ def _reads_all(model: Reranker) -> bool:
 
 def _without_search(node: Node) -> Node | None:
     """What is left of a pipeline for candidates that are given; its cuts too are for what is searched, and
-    what works on the search's scores has none to work on.
+    what works on the search's scores has none to work on. A `mono` that chooses for the next one is left out:
+    whoever sends a hundred texts wants to hear of all of them.
 
     >>> str(_without_search(parse("bm25 % 100 >> rm3 % 50 >> mono % 20 >> duo % 5")))
     'mono % 20 >> duo'
     >>> str(_without_search(parse("bm25 % 100 >> normalise >> interpolate(mono)")))
     'mono'
+    >>> str(_without_search(parse("bm25 % 100 >> mono(model=mono-tiny) % 20 >> mono")))
+    'mono'
     """
     stages = node.stages if isinstance(node, Then) else (node,)
     left: list[Node] = [each for each in stages if not searches(each)]
+    while len(left) > 1 and [next(calls(each)).name for each in left[:2]] == ["mono", "mono"]:
+        del left[0]
     while left and (first := next(calls(left[0]))).name in ON_SCORES:
         left[:1] = _mixed_in(left[0], first)
     if not left:

@@ -236,6 +236,7 @@ class Info(BaseModel):
 
     version: str
     pipeline: str
+    named: dict[str, str] = Field(description="names that stand for a whole pipeline, and that pipeline")
     documents: int
     aggregations: list[str]
     models: dict[str, str] = Field(description="the models that a pipeline may name, and their stages")

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, get_args
 
 from tamis import __version__
+from tamis.defaults import NAMED
 from tamis.documents import Document, Query
 from tamis.errors import InputError, TamisError
 from tamis.expression import Call
@@ -108,6 +109,7 @@ class Service:
         return {
             "version": __version__,
             "pipeline": built.expression,
+            "named": dict(NAMED),
             "documents": len(built.index),
             "aggregations": list(get_args(Aggregate)),
             "models": self.pipelines.models,

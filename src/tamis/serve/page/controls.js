@@ -24,6 +24,7 @@ export class Controls {
   }
 
   render(text) {
+    text = this.info.named?.[text] ?? text; // a name is shown as the stages that it stands for
     if (text === this.text) return; // what is being used must keep its focus
     this.text = text;
     this.stages = parse(text);
@@ -35,6 +36,7 @@ export class Controls {
       spellcheck: "false",
       autocomplete: "off",
       autocapitalize: "off",
+      list: "named",
       "aria-label": `${this.label}: expression`,
       change: () => this.rewrite(this.field.value.trim()),
     });

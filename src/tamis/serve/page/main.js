@@ -300,6 +300,7 @@ async function start() {
     return fail(error);
   }
   if (info.limits?.query) byId("query").maxLength = info.limits.query;
+  byId("named").replaceChildren(...Object.keys(info.named ?? {}).map((value) => el("option", { value })));
   const same = (text) => (text === info.pipeline ? "" : text);
   controls = {
     a: new Controls(byId("controls-a"), "Pipeline A", info, (text) => go({ a: same(text) })),

@@ -1,0 +1,40 @@
+"""What a server has done beside answering: the tokens of an index that has none yet."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from tamis.infer.cross_encoder import CrossEncoder
+from tamis.retrieve.index import Index
+
+_LOWEST = 19  # of the system's priorities
+
+
+@contextmanager
+def tokens_in_background(index: Index, encoder: CrossEncoder) -> Iterator[subprocess.Popen[bytes]]:
+    """Meanwhile a process of its own makes the tokens for a model, of documents that lack them: on one core
+    and with the lowest priority, so that answers do not wait for it. What it has finished is used at once;
+    what it has not when the block ends is left for the next time."""
+    command = [sys.executable, "-m", "tamis", "tokens", str(index.path), "--model", encoder.model]
+    if encoder.revision is not None:
+        command += ["--revision", encoder.revision]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "TOKENIZERS_PARALLELISM": "false"},
+        start_new_session=True,  # an interrupt at the terminal is for the server, which ends this one
+    )
+    if hasattr(os, "setpriority"):
+        with suppress(OSError):  # it may have ended already
+            os.setpriority(os.PRIO_PROCESS, process.pid, _LOWEST)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
