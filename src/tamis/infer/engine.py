@@ -6,7 +6,7 @@ what shares a batch wastes little, and the longest go first, so that a budget to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, Protocol
 
@@ -106,12 +106,21 @@ class Engine:
             whole = len(batch) == len(inputs) and self.backend.layout == "packed"
             return self.backend.margins(inputs if whole else inputs.take(batch))
 
-        workers = min(self.backend.workers, len(places))
-        if workers < 2:
-            yield from zip(places, map(score, places), strict=True)
-            return
-        with ThreadPoolExecutor(workers) as pool:
-            yield from zip(places, pool.map(score, places), strict=True)
+        yield from zip(places, side_by_side(score, places, self.backend.workers), strict=True)
+
+
+def side_by_side(score: Callable[[Array], Array], together: Sequence[Array], workers: int) -> Iterator[Array]:
+    """What `score` says of each batch, in their order, so many at a time.
+
+    >>> [found.tolist() for found in side_by_side(np.negative, [np.array([1, 2]), np.array([3])], workers=2)]
+    [[-1, -2], [-3]]
+    """
+    workers = min(workers, len(together))
+    if workers < 2:
+        yield from map(score, together)
+        return
+    with ThreadPoolExecutor(workers) as pool:
+        yield from pool.map(score, together)
 
 
 def batches(lengths: Array, budget: int, layout: Layout) -> list[Array]:
