@@ -17,7 +17,8 @@ torch = pytest.importorskip("torch")
 from tamis.cli import main  # noqa: E402
 from tamis.documents import Document, Query  # noqa: E402
 from tamis.errors import InputError  # noqa: E402
-from tamis.infer.cascade_backend import CascadeBackend, CascadeEngine  # noqa: E402
+from tamis.infer.cascade_backend import CascadeBackend  # noqa: E402
+from tamis.infer.walk import CascadeEngine  # noqa: E402
 from tamis.models.exits import load_exits  # noqa: E402
 from tamis.models.templates import Tokenised  # noqa: E402
 from tamis.models.weights import stored_tensors  # noqa: E402

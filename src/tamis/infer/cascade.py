@@ -1,20 +1,13 @@
-"""A model with exits ready to score: `CrossEncoder` with another model inside. It needs torch, which is
-loaded with the model."""
+"""A model with exits ready to score: `CrossEncoder` with another model inside."""
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-from typing import TYPE_CHECKING
-
 from tamis.columns import Array
-from tamis.errors import MissingDependencyError
-from tamis.infer.cores import cores
-from tamis.infer.cross_encoder import CrossEncoder
+from tamis.infer.cross_encoder import CrossEncoder, torch_device
+from tamis.infer.runtime import Device, Precision
+from tamis.infer.walk import CascadeEngine, ExitBackend, Keep
 from tamis.models.exits import ExitCheckpoint, exits_of
 from tamis.models.templates import Inputs
-
-if TYPE_CHECKING:
-    from tamis.infer.cascade_backend import CascadeEngine, Keep
 
 
 class CascadeEncoder(CrossEncoder):
@@ -40,18 +33,27 @@ class CascadeEncoder(CrossEncoder):
     def engine(self) -> CascadeEngine:
         with self._lock:
             if self._engine is None:
-                exits = self.exits
-                if find_spec("torch") is None:
-                    raise MissingDependencyError(
-                        "a model with exits needs torch, which is not installed",
-                        remedy=f"pip install 'tamis[torch]', or use mono(model=\"{self.model}\")",
-                    )
-                from tamis.infer.cascade_backend import CascadeBackend, CascadeEngine
-
-                self._engine = CascadeEngine(CascadeBackend(exits, self.device, self.precision))
+                backend = open_exits(self.exits, self.device, self.precision, self.workers)
+                self._engine = CascadeEngine(backend)
             return self._engine
 
     def walk(self, inputs: Inputs, keep: Keep) -> Array:
-        """The margins of one query's candidates at each exit: see `CascadeBackend.walk`."""
-        with cores(self.workers):
-            return self.engine.walk(inputs, keep)
+        """The margins of one query's candidates at each exit: see `tamis.infer.walk.ExitBackend`."""
+        return self.engine.walk(inputs, keep)
+
+
+def open_exits(
+    checkpoint: ExitCheckpoint,
+    device: Device = "auto",
+    precision: Precision = "auto",
+    workers: int | None = None,
+) -> ExitBackend:
+    """The backend that a device and a precision ask for, as `open_backend` has it for other models."""
+    place = torch_device(device, precision)
+    if place is None:
+        from tamis.infer.onnx_cascade import OnnxCascadeBackend
+
+        return OnnxCascadeBackend(checkpoint, precision, workers)
+    from tamis.infer.cascade_backend import CascadeBackend
+
+    return CascadeBackend(checkpoint, place, precision)

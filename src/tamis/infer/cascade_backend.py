@@ -8,15 +8,12 @@ in a model of 768 dimensions, 1.6 GB in fp32.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from tamis.columns import Array
-from tamis.errors import TamisError
-from tamis.infer.engine import Check, Engine, OutOfMemory, batches, go_on
+from tamis.infer.engine import Check, batches, go_on
 from tamis.infer.torch_backend import (
     PRECISIONS,
     TOKEN_BUDGETS,
@@ -26,13 +23,10 @@ from tamis.infer.torch_backend import (
     has_packed_attention,
     precision_of,
 )
+from tamis.infer.walk import Keep, exit_margins
 from tamis.models.exit_encoder import ExitEncoder, Walk
 from tamis.models.exits import ExitCheckpoint
 from tamis.models.templates import Inputs
-
-#: Of the live candidates, by their numbers, and their margins at an exit: the numbers of those that go on,
-#: who may be none.
-Keep = Callable[[Array, Array], Array]
 
 
 class CascadeBackend(TorchBackend):
@@ -51,32 +45,28 @@ class CascadeBackend(TorchBackend):
         self._forward = encoder.packed if self.layout == "packed" else encoder.padded
 
     def walk(self, inputs: Inputs, keep: Keep, token_budget: int, wanted: Check = go_on) -> Array:
-        """The margins of one query's candidates at each exit, float32[candidates, exits]; NaN at those that
-        they did not reach. `wanted` is called before each batch."""
+        """See `tamis.infer.walk.ExitBackend`."""
         check(inputs, self.config)
         return self._fitting(lambda: self._walk(inputs, keep, token_budget, wanted))
 
     def _walk(self, inputs: Inputs, keep: Keep, token_budget: int, wanted: Check) -> Array:
-        exits = len(self.encoder.exit_layers)
-        found = np.full((len(inputs), exits), np.nan, np.float32)
-        walks = [
-            (numbers, self._begin(inputs.take(numbers)))
-            for numbers in batches(inputs.lengths, token_budget, self.layout)
-        ]
-        for number in range(exits):
-            if not walks:
-                break
+        walks: list[tuple[Array, Walk]] = []
+
+        def ask(exit: int, live: Array) -> Array:
+            nonlocal walks
+            if exit == 0:
+                together = batches(inputs.lengths, token_budget, self.layout)
+                walks = [(numbers, self._begin(inputs.take(numbers))) for numbers in together]
+            else:
+                walks = _thinned(walks, live, self.device)
             # all of them before any is read, which waits for the device
             asked = [(numbers, self._next(walk, wanted)) for numbers, walk in walks]
-            for numbers, margins in asked:
-                found[numbers, number] = margins.cpu().numpy()
-            live = np.sort(np.concatenate([numbers for numbers, _ in walks]))
-            if np.isnan(found[live, number]).any():  # which would say that they have left
-                problem = f"the scores of {self.description} are not numbers"
-                raise TamisError(problem, remedy="use precision=fp32, or another model")
-            if number < exits - 1:
-                walks = _thinned(walks, keep(live, found[live, number]), self.device)
-        return found
+            margins = np.empty(len(inputs), np.float32)
+            for numbers, some in asked:
+                margins[numbers] = some.cpu().numpy()
+            return margins[live]
+
+        return exit_margins(len(inputs), len(self.encoder.exit_layers), ask, keep, self.description)
 
     def _begin(self, inputs: Inputs) -> Walk:
         begin = self.encoder.walk_packed if self.layout == "packed" else self.encoder.walk_padded
@@ -99,24 +89,3 @@ def _thinned(
                 walk.keep(torch.from_numpy(rows).to(device))
             left.append((numbers[rows], walk))
     return left
-
-
-class CascadeEngine(Engine):
-    """Scores a query's candidates from exit to exit, whatever their number."""
-
-    def __init__(self, backend: CascadeBackend) -> None:
-        super().__init__(backend)
-        self.cascade = backend
-
-    def walk(self, inputs: Inputs, keep: Keep) -> Array:
-        """See `CascadeBackend.walk`."""
-        while True:
-            try:
-                return self.cascade.walk(inputs, keep, self.token_budget, self.check)
-            except OutOfMemory:
-                self.token_budget //= 2
-            if self.token_budget < inputs.lengths.max():
-                raise TamisError(
-                    f"{len(inputs):,} candidates do not fit the memory of {self.cascade.description}",
-                    remedy="rank fewer, use a smaller model, shorter inputs or device='cpu'",
-                )

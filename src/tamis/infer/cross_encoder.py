@@ -143,20 +143,32 @@ def open_backend(
     checkpoint: Checkpoint, device: Device = "auto", precision: Precision = "auto", workers: int | None = None
 ) -> Backend:
     """The backend that a device and a precision ask for."""
-    if device == "auto":
-        device = "cuda" if cuda_present() and precision != "int8" else "cpu"
-    if device == "cpu" and precision in ("auto", "int8", "fp32"):
+    place = torch_device(device, precision)
+    if place is None:
         from tamis.infer.onnx_backend import OnnxBackend
 
         return OnnxBackend(checkpoint, precision, workers)
+    from tamis.infer.torch_backend import TorchBackend
+
+    return TorchBackend(checkpoint, device=place, precision=precision)
+
+
+def torch_device(device: Device, precision: Precision) -> Device | None:
+    """The device that torch is to use; None where it is the processor by ONNX Runtime, which needs no torch.
+
+    >>> torch_device("cpu", "auto") is torch_device("cpu", "fp32") is torch_device("auto", "int8") is None
+    True
+    """
+    if device == "auto":
+        device = "cuda" if cuda_present() and precision != "int8" else "cpu"
+    if device == "cpu" and precision in ("auto", "int8", "fp32"):
+        return None
     if find_spec("torch") is None:
         raise MissingDependencyError(
             f"{device} in {precision} needs torch, which is not installed",
             remedy="pip install 'tamis[torch]', or use device=cpu with int8 or fp32",
         )
-    from tamis.infer.torch_backend import TorchBackend
-
-    return TorchBackend(checkpoint, device=device, precision=precision)
+    return device
 
 
 @lru_cache(maxsize=1)

@@ -6,9 +6,9 @@ what shares a batch wastes little, and the longest go first, so that a budget to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from tamis.models.templates import Inputs
 Layout = Literal["equal", "padded", "packed"]
 Progress = Callable[[int], object]
 Check = Callable[[], object]
+_T = TypeVar("_T")
 
 
 def go_on() -> None:
@@ -109,12 +110,21 @@ class Engine:
             self.check()
             return self.backend.margins(arranged.part(stops[number] - len(places[number]), stops[number]))
 
-        workers = min(self.backend.workers, len(places))
-        if workers < 2:
-            yield from zip(places, map(score, range(len(places))), strict=True)
-            return
-        with ThreadPoolExecutor(workers) as pool:
-            yield from zip(places, pool.map(score, range(len(places))), strict=True)
+        yield from zip(places, side_by_side(score, range(len(places)), self.backend.workers), strict=True)
+
+
+def side_by_side(score: Callable[[_T], Array], together: Sequence[_T], workers: int) -> Iterator[Array]:
+    """What `score` says of each batch, in their order, so many at a time.
+
+    >>> [found.tolist() for found in side_by_side(np.negative, [np.array([1, 2]), np.array([3])], workers=2)]
+    [[-1, -2], [-3]]
+    """
+    workers = min(workers, len(together))
+    if workers < 2:
+        yield from map(score, together)
+        return
+    with ThreadPoolExecutor(workers) as pool:
+        yield from pool.map(score, together)
 
 
 def batches(lengths: Array, budget: int, layout: Layout) -> list[Array]:

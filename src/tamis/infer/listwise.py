@@ -1,15 +1,11 @@
-"""A listwise model ready to score: `CrossEncoder` with another model inside. It needs torch, which is loaded
-with the model."""
+"""A listwise model ready to score: `CrossEncoder` with another model inside."""
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 from tamis.columns import Array
-from tamis.errors import MissingDependencyError
-from tamis.infer.cores import cores
-from tamis.infer.cross_encoder import CrossEncoder
-from tamis.infer.engine import Engine, Progress
+from tamis.infer.cross_encoder import CrossEncoder, torch_device
+from tamis.infer.engine import Backend, Engine, Progress
+from tamis.infer.runtime import Device, Precision
 from tamis.models.lists import ListCheckpoint, lists_of
 from tamis.models.templates import Inputs
 
@@ -32,17 +28,27 @@ class ListwiseEncoder(CrossEncoder):
         with self._lock:
             if self._engine is None:
                 lists = self.lists
-                if find_spec("torch") is None:
-                    raise MissingDependencyError(
-                        "a listwise model needs torch, which is not installed",
-                        remedy="pip install 'tamis[torch]'",
-                    )
-                from tamis.infer.listwise_backend import ListwiseBackend, listwise_engine
-
-                self._engine = listwise_engine(ListwiseBackend(lists, self.device, self.precision))
+                backend = open_lists(lists, self.device, self.precision, self.workers)
+                self._engine = Engine(backend, (lists.texts,))
             return self._engine
 
     def margins(self, inputs: Inputs, progress: Progress | None = None) -> Array:
         """The scores of each input's texts, float32[inputs, n]; 0 where an input has fewer."""
-        with cores(self.workers):
-            return super().margins(inputs, progress)
+        return super().margins(inputs, progress)
+
+
+def open_lists(
+    checkpoint: ListCheckpoint,
+    device: Device = "auto",
+    precision: Precision = "auto",
+    workers: int | None = None,
+) -> Backend:
+    """The backend that a device and a precision ask for, as `open_backend` has it for other models."""
+    place = torch_device(device, precision)
+    if place is None:
+        from tamis.infer.onnx_listwise import OnnxListwiseBackend
+
+        return OnnxListwiseBackend(checkpoint, precision, workers)
+    from tamis.infer.listwise_backend import ListwiseBackend
+
+    return ListwiseBackend(checkpoint, place, precision)

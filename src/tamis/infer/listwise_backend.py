@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from tamis.columns import Array
-from tamis.infer.engine import Engine
 from tamis.infer.torch_backend import (
     PRECISIONS,
     TOKEN_BUDGETS,
@@ -50,8 +49,3 @@ class ListwiseBackend(TorchBackend):
 
         found[owners, numbers] = self._fitting(score)
         return found
-
-
-def listwise_engine(backend: ListwiseBackend) -> Engine:
-    """An engine whose inputs have a score for each of their texts."""
-    return Engine(backend, (backend.config.texts,))

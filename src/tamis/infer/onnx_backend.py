@@ -14,6 +14,7 @@ from tamis.files import atomic_write
 from tamis.infer.engine import Layout
 from tamis.infer.graph_cache import kept_graph
 from tamis.models.checkpoint import Checkpoint
+from tamis.models.config import EncoderConfig
 from tamis.models.templates import Inputs
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ FORMAT = "5"
 _MADE_FROM, _FORMAT = "tamis.checkpoint", "tamis.format"
 
 
-class OnnxBackend:
-    """A checkpoint in ONNX Runtime: from its exported graph where the folder has one, else from its weights.
+class OnnxRuntime:
+    """What all models have in common that run in ONNX Runtime.
 
     Every worker runs batches of its own on one thread: batches are small, and scores do not depend on how
     many workers there are.
@@ -36,19 +37,14 @@ class OnnxBackend:
     layout: Layout = "equal"
     token_budget = TOKEN_BUDGET
 
-    def __init__(self, checkpoint: Checkpoint, precision: str = "auto", workers: int | None = None) -> None:
+    def __init__(self, config: EncoderConfig, precision: str = "auto", workers: int | None = None) -> None:
         if precision == "auto":
             precision = "int8"
         if precision not in ("int8", "fp32"):
             raise InputError(f"no precision {precision!r} on the processor", remedy="use int8 or fp32")
         self.precision: Precision = precision  # type: ignore[assignment]
-        self.labels = checkpoint.config.labels
+        self.config = config
         self.workers = workers or available_cores()
-        exported = checkpoint.folder / f"model.{precision}.onnx"
-        session = _session(exported) if exported.exists() else None
-        if session is None or not _made_from(session, checkpoint):
-            session = _session(_graph(checkpoint, self.precision))
-        self._session = session
 
     @property
     def description(self) -> str:
@@ -59,13 +55,40 @@ class OnnxBackend:
     def numerics(self) -> str:
         return f"onnx-{self.precision}-{FORMAT}"
 
-    def margins(self, inputs: Inputs) -> Array:
-        count = len(inputs.ends) - 1
-        ids = np.ascontiguousarray(inputs.ids, np.int32).reshape(count, -1)
-        segments = inputs.segments.astype(np.int32).reshape(count, -1)
-        (logits,) = self._session.run(None, {"ids": ids, "segments": segments})
-        margins: Array = logits[:, 0] if self.labels == 1 else logits[:, 1] - logits[:, 0]
+    def _margins(self, logits: Array) -> Array:
+        margins: Array = logits[:, 0] if self.config.labels == 1 else logits[:, 1] - logits[:, 0]
         return margins
+
+
+class OnnxBackend(OnnxRuntime):
+    """A checkpoint in ONNX Runtime: from its exported graph where the folder has one, else from its
+    weights."""
+
+    def __init__(self, checkpoint: Checkpoint, precision: str = "auto", workers: int | None = None) -> None:
+        super().__init__(checkpoint.config, precision, workers)
+        exported = checkpoint.folder / f"model.{self.precision}.onnx"
+        session = open_session(exported) if exported.exists() else None
+        if session is None or not _made_from(session, checkpoint):
+            session = open_session(_graph(checkpoint, self.precision))
+        self._session = session
+
+    def margins(self, inputs: Inputs) -> Array:
+        (logits,) = self._session.run(None, tokens(inputs))
+        return self._margins(logits)
+
+
+def tokens(inputs: Inputs) -> dict[str, Array]:
+    """What graphs take of inputs of one length.
+
+    >>> inputs = Inputs(np.array([1, 7, 2, 1, 8, 2]), np.zeros(6, np.uint8), np.array([0, 3, 6]))
+    >>> tokens(inputs)["ids"].tolist()
+    [[1, 7, 2], [1, 8, 2]]
+    """
+    count = len(inputs)
+    return {
+        "ids": np.ascontiguousarray(inputs.ids, np.int32).reshape(count, -1),
+        "segments": inputs.segments.astype(np.int32).reshape(count, -1),
+    }
 
 
 def export(checkpoint: Checkpoint, precision: Precision = "int8", folder: Path | None = None) -> Path:
@@ -76,7 +99,8 @@ def export(checkpoint: Checkpoint, precision: Precision = "int8", folder: Path |
     return path
 
 
-def _session(graph: Path | bytes) -> Any:
+def open_session(graph: Path | bytes) -> Any:
+    """A graph, or the file of one, ready to run."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -91,7 +91,7 @@ def load_checkpoint(
     if not missing:
         return Checkpoint(folder, config, tensors, fingerprint, raw)
     head = _initial(config, missing, seed)
-    whole, fingerprint = _overlay(tensors, head), _derived(fingerprint, head)
+    whole, fingerprint = overlaid(tensors, head), _derived(fingerprint, head)
     return Checkpoint(folder, config, whole, fingerprint, raw, drawn=frozenset(missing))
 
 
@@ -182,7 +182,7 @@ def with_third_segment(checkpoint: Checkpoint, seed: int = 0) -> Checkpoint:
     return replace(
         checkpoint,
         config=replace(config, segments=_DUO_SEGMENTS),
-        tensors=_overlay(checkpoint.tensors, new),
+        tensors=overlaid(checkpoint.tensors, new),
         fingerprint=_derived(checkpoint.fingerprint, new),
     )
 
@@ -359,7 +359,8 @@ def _normal(generator: np.random.Generator, shape: Shape) -> Array:
     return generator.normal(0.0, _INITIAL_DEVIATION, shape).astype(np.float32)
 
 
-def _overlay(tensors: Mapping[str, Array], new: Mapping[str, Array]) -> LazyTensors:
+def overlaid(tensors: Mapping[str, Array], new: Mapping[str, Array]) -> LazyTensors:
+    """Tensors with others beside them or in their place, read when they are asked for."""
     readers = {name: partial(tensors.__getitem__, name) for name in tensors}
     return LazyTensors(readers | {name: partial(new.__getitem__, name) for name in new})
 

@@ -4,6 +4,9 @@ The graph takes inputs of one length, `ids` and `segments` [batch, length], so i
 mask, and gives `logits` [batch, labels]. Of the last layer only the [CLS] row is computed, since the head
 reads nothing else: exact, and it saves ten twelfths of that layer.
 
+A model with exits is a graph for each part between two exits: `states` [batch, length, hidden] go from one to
+the next, and each part gives the `logits` of its exit. A listwise model gives `scores` [batch, length].
+
 int8: weights have one scale an output channel, activations one scale a token, found while running. The more
 usual single scale for a whole batch makes a score depend on the other texts in its batch, and is coarser.
 Products of small integers add up exactly, so the int8 scores do not depend on the batch in a single bit. Two
@@ -15,7 +18,7 @@ hardly ever negative, so its zero lies near the end of the scale.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -34,22 +37,70 @@ _EXTENSIONS = "com.microsoft"
 #: Activations are unsigned around a zero: processors' fast products want one side unsigned.
 _MIDDLE = 128
 _NEAR_END = 16  # the zero of what hardly goes below zero
+#: The states that a part of the layers takes and gives.
+BEFORE, _AFTER = "states_before", "states"
+_Shape = Sequence[str | int | None]
+_TOKENS: _Shape = ("batch", "length")
 _LOWEST = {"gelu": 0.17005, "gelu_tanh": 0.17005, "relu": 0.0}  # how far below zero an activation goes
 
 
 def build_graph(config: EncoderConfig, tensors: Mapping[str, Array], precision: Precision) -> onnx.ModelProto:
     """An ONNX model with the weights inside."""
+    return build_part(config, tensors, precision, 0, config.layers, "head")
+
+
+def build_part(
+    config: EncoderConfig,
+    tensors: Mapping[str, Array],
+    precision: Precision,
+    start: int,
+    stop: int,
+    head: str,
+) -> onnx.ModelProto:
+    """Layers `start` to `stop` - 1 and the head with this name. It takes tokens if it begins with the first
+    layer, else the states of the part below, and gives its own beside the logits if there are layers above
+    it."""
+    g = _writer(config, tensors, precision)
+    x, rows = _begun(g, config, start)
+    x = _layers(g, config, x, rows, start, stop, first_only=stop == config.layers)
+    made: dict[str, _Shape] = {"logits": ["batch", config.labels]}
+    if stop < config.layers:
+        g.node("Reshape", x, rows.sequences, name=_AFTER)
+        x, made = _first(g, x, rows, config), made | {_AFTER: [*_TOKENS, config.hidden]}
+    _logits(g, config, x, rows, head)
+    return _model(g, config, start, made)
+
+
+def build_token_scores(
+    config: EncoderConfig, tensors: Mapping[str, Array], precision: Precision, head: str
+) -> onnx.ModelProto:
+    """All layers, and what a linear head with one output says of each token: `scores` [batch, length]."""
+    g = _writer(config, tensors, precision)
+    x, rows = _begun(g, config, 0)
+    x = _layers(g, config, x, rows, 0, config.layers)
+    # row by row: a product would round otherwise where a batch has one row, see below
+    x = g.node("ReduceSum", g.node("Mul", x, g.weight(f"{head}.weight")), g.numbers(1), keepdims=0)
+    scores = g.node("Add", x, g.weight(f"{head}.bias"))
+    g.node("Reshape", scores, g.node("Shape", "ids"), name="scores")
+    return _model(g, config, 0, {"scores": _TOKENS})
+
+
+def _writer(config: EncoderConfig, tensors: Mapping[str, Array], precision: Precision) -> _Writer:
     # as an int8 checkpoint keeps them: one gives the very graph of the weights that it was made from
-    writer = _Quantised(Rounded(config, tensors)) if precision == "int8" else _Writer(tensors)
-    logits = _encoder(writer, config)
-    writer.node("Identity", logits, name="logits")
-    size = [("ids", TensorProto.INT32), ("segments", TensorProto.INT32)]
+    return _Quantised(Rounded(config, tensors)) if precision == "int8" else _Writer(tensors)
+
+
+def _model(g: _Writer, config: EncoderConfig, start: int, made: Mapping[str, _Shape]) -> onnx.ModelProto:
+    taken = {"ids": _TOKENS, "segments": _TOKENS}
+    if start:
+        taken = {BEFORE: [*_TOKENS, config.hidden]}
+    kind = TensorProto.FLOAT if start else TensorProto.INT32
     graph = helper.make_graph(
-        writer.nodes,
+        g.nodes,
         "tamis",
-        [helper.make_tensor_value_info(name, kind, ["batch", "length"]) for name, kind in size],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", config.labels])],
-        writer.initializers,
+        [helper.make_tensor_value_info(name, kind, shape) for name, shape in taken.items()],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in made.items()],
+        g.initializers,
     )
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(_EXTENSIONS, 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10, producer_name="tamis")
@@ -182,40 +233,78 @@ class _Operand(NamedTuple):
     factors: Array | None
 
 
-def _encoder(g: _Writer, config: EncoderConfig) -> str:
-    hidden = g.numbers(config.hidden)
-    flat = g.numbers(-1, config.hidden)
-    shape = g.node("Shape", "ids")
-    batch = g.node("Gather", shape, g.numbers(0))
-    sequences = g.node("Concat", batch, g.numbers(-1), hidden, axis=0)  # [batch, length, hidden]
+class _Rows(NamedTuple):
+    """How many inputs there are, and the shape [batch, length, hidden] that their rows have together."""
 
-    x = g.node("Reshape", _embeddings(g, config, g.node("Gather", shape, g.numbers(1))), flat)
-    norm = "" if config.projected else "embeddings.norm"
-    for number in range(config.layers):
-        layer = f"layers.{config.group(number)}"
+    batch: str
+    sequences: str
+
+
+def _begun(g: _Writer, config: EncoderConfig, start: int) -> tuple[str, _Rows]:
+    """What goes into a layer, a row a token."""
+    shape = g.node("Shape", BEFORE if start else "ids")
+    batch = g.node("Gather", shape, g.numbers(0))
+    sequences = g.node("Concat", batch, g.numbers(-1), g.numbers(config.hidden), axis=0)
+    x = BEFORE if start else _embeddings(g, config, g.node("Gather", shape, g.numbers(1)))
+    return _flat(g, config, x), _Rows(batch, sequences)
+
+
+def _layers(
+    g: _Writer,
+    config: EncoderConfig,
+    x: str,
+    rows: _Rows,
+    start: int,
+    stop: int,
+    first_only: bool = False,
+) -> str:
+    """What layers `start` to `stop` - 1 make of the rows `x`; of the last of them, if so wanted, the [CLS]
+    rows alone."""
+    for number in range(start, stop):
+        layer, norm = f"layers.{config.group(number)}", _norm_before(config, number)
         whole = g.operand(x, norm=norm)
         key, value = (g.product(whole, f"{layer}.attention.{which}") for which in ("key", "value"))
-        if number == config.layers - 1:
-            place = g.constant("first", np.int64(0))
-            x = g.node("Reshape", g.node("Gather", g.node("Reshape", x, sequences), place, axis=1), flat)
+        if first_only and number == stop - 1:
+            x = _first(g, x, rows, config)
             g.rows_changed()
             whole = g.operand(x, norm=norm)
         query = g.linear(whole, f"{layer}.attention.query")
-        parts = [g.node("Reshape", part, sequences) for part in (query, key, value)]
+        parts = [g.node("Reshape", part, rows.sequences) for part in (query, key, value)]
         seen = g.node("MultiHeadAttention", *parts, domain=_EXTENSIONS, num_heads=config.heads)
-        seen = g.product(g.operand(g.node("Reshape", seen, flat)), f"{layer}.attention.output")
+        seen = g.product(g.operand(_flat(g, config, seen)), f"{layer}.attention.output")
         seen = g.node("Add", seen, g.constant(f"{layer}.attention.bias", _attention_bias(g.tensors, layer)))
         norm = f"{layer}.attention.norm"
         x = g.norm(g.node("Add", seen, x), norm, config.norm_epsilon)
         up = g.linear(g.operand(x, norm=norm), f"{layer}.feed_forward.up")
         up = g.operand(g.activation(up, config.activation), activation=config.activation)
-        norm = f"{layer}.feed_forward.norm"
-        x = g.norm(g.node("Add", g.linear(up, f"{layer}.feed_forward.down"), x), norm, config.norm_epsilon)
+        x = g.node("Add", g.linear(up, f"{layer}.feed_forward.down"), x)
+        x = g.norm(x, f"{layer}.feed_forward.norm", config.norm_epsilon)
+    return x
+
+
+def _norm_before(config: EncoderConfig, number: int) -> str:
+    """The norm that what goes into a layer comes out of, if it does."""
+    if number:
+        return f"layers.{config.group(number - 1)}.feed_forward.norm"
+    return "" if config.projected else "embeddings.norm"
+
+
+def _flat(g: _Writer, config: EncoderConfig, x: str) -> str:
+    return g.node("Reshape", x, g.numbers(-1, config.hidden))
+
+
+def _first(g: _Writer, x: str, rows: _Rows, config: EncoderConfig) -> str:
+    """The rows of the first tokens."""
+    place = g.constant("first", np.int64(0))
+    return _flat(g, config, g.node("Gather", g.node("Reshape", x, rows.sequences), place, axis=1))
+
+
+def _logits(g: _Writer, config: EncoderConfig, x: str, rows: _Rows, head: str) -> None:
     # a product of one row takes another way through the library and rounds otherwise: never one row
     x = g.node("Concat", x, x, axis=0)
-    dense = g.activation(g.plain_linear(x, "head.dense"), config.head_activation)
-    logits = g.plain_linear(dense, "head.output")  # small: fp32, as the projection above
-    return g.node("Slice", logits, g.numbers(0), batch, g.numbers(0))
+    dense = g.activation(g.plain_linear(x, f"{head}.dense"), config.head_activation)
+    logits = g.plain_linear(dense, f"{head}.output")  # small: fp32, as the projection of embeddings
+    g.node("Slice", logits, g.numbers(0), rows.batch, g.numbers(0), name="logits")
 
 
 def _attention_bias(tensors: Mapping[str, Array], layer: str) -> Array:

@@ -36,6 +36,7 @@ from tamis.models.names import Shape
 from tamis.models.weights import LazyTensors, StoredTensor, WeightType
 
 _PREFIX = "listwise."
+HEAD = f"{_PREFIX}head"  # the layer that scores texts
 _DEVIATION = 0.02  # BERT's initializer_range
 
 
@@ -89,7 +90,7 @@ def save_lists(checkpoint: ListCheckpoint, folder: str | Path, dtype: WeightType
 
 
 def _shapes(config: EncoderConfig) -> dict[str, Shape]:
-    return {f"{_PREFIX}head.weight": (1, config.hidden), f"{_PREFIX}head.bias": (1,)}
+    return {f"{HEAD}.weight": (1, config.hidden), f"{HEAD}.bias": (1,)}
 
 
 def _checked(start: Checkpoint, stored: Mapping[str, StoredTensor]) -> LazyTensors:
@@ -104,4 +105,4 @@ def _wrong(folder: Path, problem: str) -> InputError:
 
 def _drawn(config: EncoderConfig, seed: int) -> dict[str, Array]:
     drawn = np.random.default_rng(seed).normal(0.0, _DEVIATION, (1, config.hidden)).astype(np.float32)
-    return {f"{_PREFIX}head.weight": drawn, f"{_PREFIX}head.bias": np.zeros(1, np.float32)}
+    return {f"{HEAD}.weight": drawn, f"{HEAD}.bias": np.zeros(1, np.float32)}

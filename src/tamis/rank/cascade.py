@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,6 +26,7 @@ from tamis.expression import Call
 from tamis.infer.cascade import CascadeEncoder
 from tamis.infer.cross_encoder import Tally
 from tamis.infer.runtime import Device, Precision
+from tamis.infer.walk import Keep
 from tamis.models.exits import check_alpha, check_entropy, cost, entropies, kept, layers_run
 from tamis.models.templates import Inputs, Truncation
 from tamis.rank.aggregate import probability
@@ -34,9 +34,6 @@ from tamis.rank.cache import ScoreCache, pair_keys, prefix
 from tamis.rank.mono import pointwise_inputs
 from tamis.rank.reranker import Reranker, check_limits
 from tamis.ranking import Ranking, ScoreKind, best_first
-
-if TYPE_CHECKING:
-    from tamis.infer.cascade_backend import Keep
 
 NAME = "cascade"  # of the stage, and of the model that it would have if one were bundled
 ALPHA = 0.3  # where neither rule is given
@@ -49,7 +46,6 @@ class Cascade(Reranker):
     below that number. 0 of either reads all of them to the end, and ranks as `mono` does with the same model.
 
     `model` is a folder or a name on the hub; a recipe with a table [cascade] trains one (`base = "cascade"`).
-    It needs torch, and on a processor `workers` is how many cores share a batch.
 
     With alpha above 0 the scores are the probability at the exit where a candidate left, less the number of
     exits that it did not reach: from 0 to 1 for those that came to the end, below for others. With entropy

@@ -36,9 +36,8 @@ class Listwise(Reranker):
     others.
 
     `model` is a folder or a name on the hub; a recipe with a table [listwise] trains one (`base =
-    "listwise"`). It needs torch, and on a processor `workers` is how many cores share a batch. A score in the
-    cache is of a text in its group: it serves whoever has the same candidates in the same order, with any
-    number of rounds.
+    "listwise"`). A score in the cache is of a text in its group: it serves whoever has the same candidates in
+    the same order, with any number of rounds.
 
         >>> Listwise("models/my-listwise", rounds=3)
         listwise(model="models/my-listwise", rounds=3)

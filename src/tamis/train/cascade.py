@@ -17,7 +17,8 @@ import xxhash
 from torch import Tensor
 
 from tamis.evaluate.measures import evaluate
-from tamis.infer.cascade_backend import CascadeBackend, CascadeEngine
+from tamis.infer.cascade_backend import CascadeBackend
+from tamis.infer.walk import CascadeEngine
 from tamis.models.exit_encoder import ExitEncoder
 from tamis.models.exits import ExitCheckpoint, begin_exits, exit_layers, save_exits
 from tamis.models.tokenizer import open_tokenizer
