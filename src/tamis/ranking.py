@@ -28,6 +28,11 @@ class ScoreKind(StrEnum):
     LOG_PROBABILITY = "log-probability"
     COMBINED = "combined"  # interpolated, normalised or fused: comparable only within one query's list
 
+    @property
+    def comparable(self) -> bool:
+        """Whether a score means the same in every query's list, so that one margin can be asked of all."""
+        return self in (ScoreKind.PROBABILITY, ScoreKind.LOGIT, ScoreKind.LOG_PROBABILITY)
+
 
 class Texts(Protocol):
     """Where candidates' texts come from: an index, a corpus, a dictionary in disguise."""

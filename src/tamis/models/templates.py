@@ -221,10 +221,8 @@ def mono(
     """
     if form not in get_args(Form):
         raise InputError(f"no input form {form!r}", remedy=f"use one of {', '.join(get_args(Form))}")
-    marked = form == "markers"
-    between, end = ([], []) if marked else _separators(special)
-    opening, closing = (special.query_marker, special.document_marker) if marked else ((), ())
-    room = total_limit - 1 - len([*opening, *closing, *between, *end])
+    opening, between, closing, end = _around(special, form)
+    room = total_limit - 1 - len([*opening, *between, *closing, *end])
     asked = _asked(query, own, len(texts), _query_budget(query_limit, room, 1))
     parts: list[_Part]
     if form == "swapped":
@@ -236,6 +234,23 @@ def mono(
     rows = np.arange(len(texts))
     inputs = _assemble(parts, asked, texts, rows[:, None], budgets, segment_types)
     return inputs, _truncation(asked, texts, rows, budgets)
+
+
+def mono_room(
+    query_tokens: int,
+    special: Special,
+    *,
+    query_limit: int = 64,
+    total_limit: int = 512,
+    form: Form = "default",
+) -> int:
+    """How many tokens of a text `mono` reads beside a query of so many.
+
+    >>> mono_room(9, Special(cls=1, sep=2)), mono_room(100, Special(cls=1, sep=2))
+    (500, 445)
+    """
+    room = total_limit - 1 - sum(map(len, _around(special, form)))
+    return room - min(query_tokens, _query_budget(query_limit, room, 1))
 
 
 def duo(
@@ -262,14 +277,24 @@ def duo(
             remedy="use a model trained for pairs, or give this one a third segment",
         )
     between, end = _separators(special)
-    room = total_limit - 1 - 2 * len(between) - len(end)
-    query_budget = _query_budget(query_limit, room, 2)
-    budget = np.array(min(text_limit, (room - query_budget) // 2))
+    query_budget, text_budget = _duo_budgets(special, query_limit, text_limit, total_limit)
+    budget = np.array(text_budget)
     asked = _asked(query, own, len(pairs), query_budget)
     parts: list[_Part] = [(0, [special.cls]), (0, _QUERY), (0, between)]
     parts += [(1, _TEXT), (1, between), (2, _TEXT), (2, end)]
     inputs = _assemble(parts, asked, texts, pairs, budget, segment_types)
     return inputs, _truncation(asked, texts, np.unique(pairs), budget)
+
+
+def duo_room(
+    special: Special, *, query_limit: int = 62, text_limit: int = 223, total_limit: int = 512
+) -> int:
+    """How many tokens of each text `duo` reads.
+
+    >>> duo_room(Special(cls=1, sep=2)), duo_room(Special(cls=1, sep=2), query_limit=20, total_limit=128)
+    (223, 52)
+    """
+    return _duo_budgets(special, query_limit, text_limit, total_limit)[1]
 
 
 def listwise(
@@ -377,6 +402,22 @@ def _asked(query: Sequence[int] | Array | Tokenised, own: Array | None, inputs: 
 def _separators(special: Special) -> tuple[list[int], list[int]]:
     """What stands between two parts, and after the last."""
     return [special.sep] * (1 + special.double_separator), [special.sep]
+
+
+def _around(special: Special, form: Form) -> tuple[Sequence[int], ...]:
+    """What mono puts before the query, between it and the text, before the text, and at the end."""
+    if form == "markers":
+        return special.query_marker, (), special.document_marker, ()
+    between, end = _separators(special)
+    return (), between, (), end
+
+
+def _duo_budgets(special: Special, query_limit: int, text_limit: int, total_limit: int) -> tuple[int, int]:
+    """How many tokens duo reads of the query, and of each text."""
+    between, end = _separators(special)
+    room = total_limit - 1 - 2 * len(between) - len(end)
+    query_budget = _query_budget(query_limit, room, 2)
+    return query_budget, min(text_limit, (room - query_budget) // 2)
 
 
 def _query_budget(limit: int, room: int, texts: int) -> int:

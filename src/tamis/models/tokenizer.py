@@ -22,6 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
+import numpy as np
+
+from tamis.columns import Array
 from tamis.errors import InputError
 from tamis.models.templates import COUNTED, Special, Tokenised
 
@@ -71,6 +74,12 @@ class Tokenizer:
     def vocabulary(self) -> int:
         """How many rows a table needs that has one for every token."""
         return max(self._library.get_vocab(with_added_tokens=True).values()) + 1
+
+    @cached_property
+    def sentence_ends(self) -> Array:
+        """The tokens of full stops, question and exclamation marks, of those that are one token."""
+        marked = self._rows([f"a{mark}" for mark in ".!?。！？"])
+        return np.unique([row[-1] for row in marked if len(row) == 2 and row[-1] != self._unknown])
 
     def encode(self, texts: Sequence[str], *, limit: int = COUNTED) -> Tokenised:
         """The first `limit` tokens of each text, and how many it has. Of a very long text no more is read

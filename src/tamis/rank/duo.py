@@ -1,4 +1,5 @@
-"""H2: the pairwise reranker, duoBERT. Every two candidates are read together, in both orders."""
+"""H2: the pairwise reranker, duoBERT. Every two candidates are read together, in both orders; or, to save
+time, those alone that are near each other in the incoming order (`tamis.rank.contested`)."""
 
 from __future__ import annotations
 
@@ -6,11 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tamis.columns import Array
-from tamis.errors import InputError
+from tamis.errors import InputError, TamisError
 from tamis.expression import Call
 from tamis.infer.cross_encoder import CrossEncoder
 from tamis.infer.runtime import Device, Precision
-from tamis.infer.tokens import texts_of
 from tamis.models import templates
 from tamis.models.templates import Inputs, Truncation
 from tamis.rank.aggregate import (
@@ -22,9 +22,11 @@ from tamis.rank.aggregate import (
     order,
     probability,
 )
+from tamis.rank.best_window import Cut, check_cut, cut_texts
 from tamis.rank.cache import ScoreCache
+from tamis.rank.contested import Compared, check_contested, completed, contested, within
 from tamis.rank.reranker import Reranker, check_limits
-from tamis.ranking import Ranking
+from tamis.ranking import Ranking, ScoreKind
 
 K1 = 50  # the papers' k1: 2,450 inferences
 
@@ -33,8 +35,19 @@ class Duo(Reranker):
     """Settles the first `k` candidates by P(one is better than the other) over their ordered pairs, k(k-1) of
     them (or k m with aggregate=sample). Candidates beyond stay below, in their order, with scores below zero.
 
+    `window` and `margin` save inferences: only pairs of candidates are read that come at most `window` places
+    apart and with scores less than `margin` apart. Any other pair counts as what the incoming ranking says of
+    it: by the difference of log-odds where its scores are a model's, else 1 for the upper candidate and 0 for
+    the lower. `margin` is in the unit of the incoming scores: probabilities, or log-odds after
+    `mono(score=logit)`. Between the scores of a search it means something else for every query.
+
+    Of a text longer than its share of the input, its start is read, or with `cut=best` the window that
+    matches the query best. Then a smaller `limit` costs less quality, and inferences are faster.
+
         >>> Duo("models/my-duo", aggregate="sample", m=10)
         duo(model="models/my-duo", aggregate=sample, m=10)
+        >>> Duo(k=10, window=3).inferences(100)  # of 90
+        48
     """
 
     queries_at_once = 1
@@ -49,6 +62,9 @@ class Duo(Reranker):
         precision: Precision = "auto",
         query_limit: int = 62,
         limit: int = 512,
+        window: int | None = None,
+        margin: float | None = None,
+        cut: Cut = "start",
         *,
         revision: str | None = None,
         device: Device = "auto",
@@ -59,12 +75,18 @@ class Duo(Reranker):
         if k < 1:
             raise InputError(f"duo over {k} candidates", remedy="use a k of 1 or more")
         check_limits(query_limit, limit)
+        check_cut(cut)
+        check_contested(aggregate, window, margin)
         super().__init__(
             CrossEncoder(model, revision=revision, device=device, precision=precision, workers=workers), cache
         )
         self.aggregate: Aggregate = aggregate
         self.m, self.seed, self.k = m, seed, k
         self.query_limit, self.limit = query_limit, limit
+        self.cut: Cut = cut
+        self.window, self.margin = window, None if margin is None else float(margin)
+        # how many pairs are near enough is known when their scores are
+        self.counts = "exact" if margin is None else "most"
 
     @property
     def expression(self) -> Call:
@@ -76,16 +98,23 @@ class Duo(Reranker):
                 ("m", self.m, None),
                 ("seed", self.seed, 0),
                 ("k", self.k, K1),
+                ("window", self.window, None),
+                ("margin", self.margin, None),
                 ("precision", self.encoder.precision, "auto"),
                 ("revision", self.encoder.revision, None),
                 ("query_limit", self.query_limit, 62),
                 ("limit", self.limit, 512),
+                ("cut", self.cut, "start"),
             ],
         )
 
     def inferences(self, candidates: int) -> int:
-        """How many inputs a query with so many candidates takes: k1(k1 - 1), or k1 m."""
-        return inferences(min(self.k, candidates), self.aggregate, self.m)
+        """How many inputs a query with so many candidates takes: k1(k1 - 1), k1 m, or with a window of w
+        w(2 k1 - w - 1). With a margin this is the most."""
+        settled = min(self.k, candidates)
+        if self.window is not None:
+            return within(settled, self.window)
+        return inferences(settled, self.aggregate, self.m)
 
     def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
         inputs, cuts, pairs = self._made(rankings)
@@ -96,24 +125,41 @@ class Duo(Reranker):
         config, tokenizer = self.encoder.checkpoint.config, self.encoder.tokenizer
         queries = tokenizer.encode([ranking.query.text for ranking in rankings])
         inputs, cuts, pairs = [], [], []
+        total = min(self.limit, self.encoder.positions)
+        room = templates.duo_room(tokenizer.special, query_limit=self.query_limit, total_limit=total)
         for number, ranking in enumerate(rankings):
             best = ranking.head(self.k)
-            pairs.append(opponents(len(best), self.aggregate, self.m, self.seed, ranking.query.id))
-            made, cut = templates.duo(
-                queries.take([number]).ids,
-                texts_of(best, tokenizer),
+            pairs.append(self._pairs(best))
+            query = queries.take([number]).ids
+            made, lost = templates.duo(
+                query,
+                cut_texts(best, tokenizer, query[: self.query_limit], room, self.cut),
                 pairs[-1],
                 tokenizer.special,
                 query_limit=self.query_limit,
-                total_limit=min(self.limit, self.encoder.positions),
+                total_limit=total,
                 segment_types=config.segments,
             )
             inputs.append(made)
-            cuts.append(cut)
+            cuts.append(lost)
         return inputs, cuts, pairs
 
+    def _pairs(self, ranking: Ranking) -> Array:
+        """The pairs of a ranking's candidates that are read."""
+        if self.window is None and self.margin is None:
+            return opponents(len(ranking), self.aggregate, self.m, self.seed, ranking.query.id)
+        if self.margin is not None and ranking.kind is ScoreKind.NONE and len(ranking) > 1:
+            raise TamisError(
+                f"the candidates of query {ranking.query.id!r} have no scores for a margin",
+                remedy="put a stage that scores them before it, as in mono >> duo(margin=0.3), or use window",
+            )
+        return contested(ranking.scores, self.window, self.margin)
+
     def _settled(self, ranking: Ranking, pairs: Array, margins: Array) -> Ranking:
-        settled = min(self.k, len(ranking))
-        probabilities = probability(margins)
-        best = order(probabilities, pairs, settled, self.aggregate)
-        return ranking.settled(best, aggregate(probabilities, pairs, settled, self.aggregate))
+        best = ranking.head(self.k)
+        found = Compared(probability(margins), pairs)
+        if self.window is not None or self.margin is not None:
+            odds = best.log_odds() if ranking.kind.comparable else None
+            found = completed(margins, pairs, len(best), odds)
+        ranked = order(*found, len(best), self.aggregate)
+        return ranking.settled(ranked, aggregate(*found, len(best), self.aggregate))

@@ -20,9 +20,6 @@ from tamis.stage import Stage
 
 Criterion = Callable[[Ranking], bool]
 
-#: Scores that mean the same in every query's list, so that one margin can be asked of all of them.
-_COMPARABLE = (ScoreKind.PROBABILITY, ScoreKind.LOGIT, ScoreKind.LOG_PROBABILITY)
-
 
 class IfUnsure(Stage):
     """A stage for those queries alone whose ranking so far is not sure: `mono % 20 >> if_unsure(duo)`. The
@@ -97,7 +94,7 @@ def leads(ranking: Ranking, margin: float) -> bool:
         )
     if len(ranking) < 2:
         return True
-    if ranking.kind not in _COMPARABLE:
+    if not ranking.kind.comparable:
         raise TamisError(
             f"a margin between scores of the kind {ranking.kind} means something else for every query",
             remedy="put a model before it, as in mono >> if_unsure(duo), or give `sure` in Python",

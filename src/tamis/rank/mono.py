@@ -12,9 +12,9 @@ from tamis.errors import InputError
 from tamis.expression import Call
 from tamis.infer.cross_encoder import CrossEncoder
 from tamis.infer.runtime import Device, Precision
-from tamis.infer.tokens import texts_of
 from tamis.models import templates
 from tamis.models.templates import Form, Inputs, Tokenised, Truncation
+from tamis.rank.best_window import Cut, check_cut, cut_texts
 from tamis.rank.cache import ScoreCache
 from tamis.rank.reranker import Reranker, check_limits, shown
 from tamis.ranking import Ranking, ScoreKind, best_first
@@ -27,7 +27,8 @@ class Mono(Reranker):
 
     `model` is a bundled model, a folder or a name on the hub; `form` one of the papers' input templates,
     unless it is to be the one that the model was trained in; `score` what the scores are shown as, which does
-    not change the order. `cache` is a file in which scores are kept for the next time.
+    not change the order. Of a text that does not fit beside the query, its start is read, or with `cut=best`
+    the window that matches the query best. `cache` is a file in which scores are kept for the next time.
 
         >>> Mono("models/my-model", score="logit")
         mono(model="models/my-model", score=logit)
@@ -41,6 +42,7 @@ class Mono(Reranker):
         precision: Precision = "auto",
         query_limit: int = 64,
         limit: int = 512,
+        cut: Cut = "start",
         *,
         revision: str | None = None,
         device: Device = "auto",
@@ -50,11 +52,13 @@ class Mono(Reranker):
         if score not in ("probability", "logit", "log-probability"):
             raise InputError(f"no score {score!r}", remedy="use probability, logit or log-probability")
         check_limits(query_limit, limit)
+        check_cut(cut)
         encoder = CrossEncoder(
             model, revision=revision, form=form, device=device, precision=precision, workers=workers
         )
         super().__init__(encoder, cache)
         self.kind, self.query_limit, self.limit = ScoreKind(score), query_limit, limit
+        self.cut: Cut = cut
 
     @property
     def expression(self) -> Call:
@@ -69,6 +73,7 @@ class Mono(Reranker):
                 ("revision", encoder.revision, None),
                 ("query_limit", self.query_limit, 64),
                 ("limit", self.limit, 512),
+                ("cut", self.cut, "start"),
             ],
         )
 
@@ -99,11 +104,11 @@ class Mono(Reranker):
         )
 
     def _made(self, rankings: Sequence[Ranking]) -> tuple[list[Inputs], list[Truncation]]:
-        return pointwise_inputs(self.encoder, rankings, self.query_limit, self.limit)
+        return pointwise_inputs(self.encoder, rankings, self.query_limit, self.limit, self.cut)
 
 
 def pointwise_inputs(
-    encoder: CrossEncoder, rankings: Sequence[Ranking], query_limit: int, limit: int
+    encoder: CrossEncoder, rankings: Sequence[Ranking], query_limit: int, limit: int, cut: Cut = "start"
 ) -> tuple[list[Inputs], list[Truncation]]:
     """What a pointwise model reads for each ranking, an input a candidate, and what was cut."""
     config, tokenizer = encoder.checkpoint.config, encoder.tokenizer
@@ -111,9 +116,17 @@ def pointwise_inputs(
     inputs, cuts = [], []
     total = min(limit, encoder.positions)
     for number, ranking in enumerate(rankings):
-        made, cut = templates.mono(
-            queries.take([number]).ids,
-            texts_of(ranking, tokenizer, limit=total),
+        query = queries.take([number]).ids
+        room = templates.mono_room(
+            len(query),
+            tokenizer.special,
+            query_limit=query_limit,
+            total_limit=total,
+            form=encoder.input_form,
+        )
+        made, lost = templates.mono(
+            query,
+            cut_texts(ranking, tokenizer, query[:query_limit], room, cut),
             tokenizer.special,
             query_limit=query_limit,
             total_limit=total,
@@ -121,5 +134,5 @@ def pointwise_inputs(
             segment_types=config.segments,
         )
         inputs.append(made)
-        cuts.append(cut)
+        cuts.append(lost)
     return inputs, cuts
