@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cpu_rerankers import BATCH, ENGINES, SentenceTransformers, Setting
+from cpu_rerankers import ENGINES, SentenceTransformers, Setting
 from machine import SCRATCH, in_a_process, next_result, one_core, processor, started, versions
 from random_model import SHAPES, write_model
 from rerank_cpu import ONE_THREAD
@@ -95,8 +95,7 @@ def serve(task: dict[str, Any], commands: Any, results: Any) -> None:
     one_core()
     try:
         engine = open_engine(task)
-        for _ in range(2):
-            engine.rank("warm", task["warm"])
+        engine.rank("warm", task["warm"])
     except Exception as error:
         results.put(f"{type(error).__name__}: {error}")
         return
@@ -176,7 +175,7 @@ def measure(kind: str, arguments: argparse.Namespace, place: Path, models: Path)
     workers = {}
     for name, task in tasks.items():
         commands = multiprocessing.get_context("spawn").Queue()
-        process, results = started(serve, task | {"place": place, "warm": asked[0][1][:BATCH]}, commands)
+        process, results = started(serve, task | {"place": place, "warm": asked[0][1][:8]}, commands)
         if (problem := next_result(process, results)) is not None:
             report["not_loaded"][name] = problem
             continue

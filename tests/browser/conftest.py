@@ -122,7 +122,7 @@ def serving() -> Callable[..., AbstractContextManager[str]]:
 @contextmanager
 def serve(index: Path, *options: str, **environment: str) -> Iterator[str]:
     """A server on a port of its own: its address."""
-    command = [sys.executable, "-m", "tamis", "serve", str(index), "--port", "0", *options]
+    command = [sys.executable, "-m", "tamis", "serve", str(index), "--port", "0", "--no-tokens", *options]
     everything = os.environ | {"OMP_NUM_THREADS": "1"} | environment
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=everything) as server:
         assert server.stderr is not None

@@ -9,6 +9,8 @@ from urllib.parse import quote
 
 import pytest
 
+from tamis.defaults import NAMED
+
 keys = pytest.importorskip("selenium.webdriver.common.keys", reason="selenium is not installed").Keys
 select = pytest.importorskip("selenium.webdriver.support.ui").Select
 
@@ -97,6 +99,18 @@ def test_sliders_and_choices_rewrite_the_pipeline(page, models):
     assert page.state["a"] == f'bm25 % 30 >> mono(model="{models["mono"]}") % 5'
     assert not page.all("select[aria-label='Aggregation of pairs']")
     assert page.one(".expression").get_attribute("value") == page.state["a"]
+
+
+def test_a_name_is_shown_as_the_stages_that_it_stands_for(page):
+    page.open(a="fast")
+    assert page.texts("#named option") == [""] * len(NAMED)
+    assert page.one(".expression").get_attribute("value") == NAMED["fast"]
+    assert page.one(".expression").get_attribute("list") == "named"
+    assert page.texts("#controls-a .stage .name") == ["mono", "mono"]
+    page.one(".expression").send_keys(keys.CONTROL + "a" + keys.NULL, "bm25 % 7", keys.TAB)
+    page.until(lambda: page.state.get("a") == "bm25 % 7")
+    page.one(".expression").send_keys(keys.CONTROL + "a" + keys.NULL, "fast", keys.TAB)
+    page.until(lambda: page.state.get("a") == NAMED["fast"])
 
 
 def test_a_link_restores_everything(page, models):
@@ -226,7 +240,7 @@ def test_the_page_says_what_went_wrong(page):
     page.open(q=QUERY, a="bm25 %")
     page.refused += 1
     assert "expected a whole number of at least 1 after %" in page.one(".notice[role=alert]").text
-    page.one(".expression").send_keys(keys.CONTROL, "a", keys.NULL, "bm25 % 7", keys.ENTER)
+    page.one(".expression").send_keys(keys.CONTROL, "a", keys.NULL, "bm25 % 7", keys.TAB)
     assert page.run("return document.activeElement.className") == "expression"  # drawn again, still in use
     page.until(lambda: len(page.all("#results .card")) == 7)
     assert page.all(".notice") == []
