@@ -26,8 +26,8 @@ from tamis.files import storage_errors
 
 Member = TypeVar("Member")
 
-_AT_A_TIME = 2  # tasks that a process has: the one that it does, and the next
-_BACKLOG = 4  # tasks a process that may be under way, or done and waiting for an earlier one
+_AT_A_TIME = 2  # tasks that another process has: the one that it does, and the next
+_BACKLOG = 6  # tasks a process that may be under way, or done and waiting for an earlier one
 _MAIN = "import sys; sys.path[:] = sys.argv[1:]; from tamis.processes import work; work()"
 
 
@@ -73,15 +73,15 @@ class Crew(Generic[Member]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def submit(self, folder: Path, method: str, *arguments: Any) -> None:
+    def submit(self, folder: Path, method: str, *arguments: Any, here: bool = False) -> None:
         """Give a task to the process that has least to do, or do it here if all have enough."""
-        if self._processes > 1 and not self._others:
+        if self._processes > 1 and not self._others and not here:
             self._start()
         self._collect()
         number = self._count
         self._count += 1
         other = min(self._others, key=lambda each: len(each.tasks), default=None)
-        if other is None or len(other.tasks) >= _AT_A_TIME:
+        if here or other is None or len(other.tasks) >= _AT_A_TIME:
             self._done[number] = Result(0, getattr(self.member, method)(*arguments))
         else:
             self._tasks[number] = _write(folder / f"task-{number}", (method, arguments))

@@ -4,8 +4,10 @@ and sorted postings; in the end the postings are merged, term by term."""
 from __future__ import annotations
 
 import itertools
-from collections import deque
+from collections import defaultdict, deque
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,10 +16,11 @@ from tamis.corpus import Keep, StoreWriter, encoded
 from tamis.documents import Document
 from tamis.errors import InputError
 from tamis.processes import Crew, Result
-from tamis.retrieve.invert import Run, hashes, in_order
+from tamis.retrieve.invert import Run
 from tamis.retrieve.parcels import Builder, Made, Part, SpilledRun, of_terms, renumbered
-from tamis.retrieve.postings import PostingsWriter, batches
-from tamis.retrieve.segment import SegmentInfo, with_deleted, write_terms
+from tamis.retrieve.postings import Encoded, PostingsWriter, batches
+from tamis.retrieve.segment import SegmentInfo, with_deleted, write_lengths
+from tamis.retrieve.vocabulary import by_hash
 
 PARCEL = 1 << 24  # bytes of documents; the first full parcel starts the other processes
 _AT_LEAST = 64  # bytes that a document counts as
@@ -39,8 +42,9 @@ class SegmentWriter:
         self._size = 0
         self._parcels = 0
         self._waiting: deque[list[bytes]] = deque()  # the ids of the parcels that are being made
-        self._terms: dict[bytes, int] = {}
-        self._numbers: dict[int, list[int]] = {}  # each process's own numbers of terms -> ours
+        self._terms: defaultdict[bytes, int] = defaultdict(itertools.count().__next__)
+        self._hashes: list[Array] = []  # of these, in their order
+        self._numbers: dict[int, list[Array]] = {}  # each process's own numbers of terms -> ours
         self._lengths: list[Array] = []
         self._runs: list[tuple[int, Run | SpilledRun]] = []  # by which process
 
@@ -58,11 +62,14 @@ class SegmentWriter:
 
     def _give_away(self) -> None:
         """Have the open parcel made into a run, and take in what is ready of those before it."""
-        name = f"run-{self._parcels}"
-        self._crew.submit(self._folder, "parcel", self._folder, name, *self._take_parcel())
         self._parcels += 1
+        self._submit("parcel", f"run-{self._parcels}", *self._take_parcel())
         for result in self._crew.ready():
             self._take_in(result)
+
+    def _submit(self, method: str, *arguments: Any) -> None:
+        """Have it done by any process; by this one as long as no parcel was full."""
+        self._crew.submit(self._folder, method, self._folder, *arguments, here=not self._parcels)
 
     def _take_parcel(self) -> tuple[Array, bytes]:
         lengths = np.fromiter(map(len, self._parts), np.uint32, len(self._parts))
@@ -76,8 +83,10 @@ class SegmentWriter:
         made: Made = result.value
         self._store.append(made.frames, self._waiting.popleft())
         self._lengths.append(made.lengths)
-        numbers = self._numbers.setdefault(result.process, [])
-        numbers += [self._terms.setdefault(term, len(self._terms)) for term in made.new_terms]
+        known = len(self._terms)
+        numbers = np.fromiter(map(self._terms.__getitem__, made.new_terms), np.uint32, len(made.new_terms))
+        self._numbers.setdefault(result.process, []).append(numbers)
+        self._hashes.append(made.hashes[numbers >= known])
         self._runs.append((result.process, made.run))
 
     def discard(self) -> None:
@@ -85,15 +94,14 @@ class SegmentWriter:
         self._store.discard()
 
     def close(self) -> SegmentInfo:
-        if not self._parcels:  # nothing needs to leave the memory
-            self._take_in(Result(0, self._crew.member.parcel(self._folder, None, *self._take_parcel())))
+        if not self._parcels:  # nothing needs to leave the memory, or this process
+            self._submit("parcel", None, *self._take_parcel())
         elif self._ids:
             self._give_away()
         for result in self._crew.results():
             self._take_in(result)
         columns, dropped = self._store.close(self._keep)
-        lengths = np.concatenate(self._lengths)
-        columns |= self._write_inverted(lengths)
+        columns |= self._write_inverted()
         for path in self._folder.glob("run-*"):
             path.unlink()
         info = SegmentInfo(self._folder.name, self.count, columns)
@@ -103,48 +111,56 @@ class SegmentWriter:
         bits[dropped] = True
         return with_deleted(self._folder, info, bits, "deleted-at-first")
 
-    def _write_inverted(self, lengths: Array) -> dict[str, ColumnInfo]:
+    def _write_inverted(self) -> dict[str, ColumnInfo]:
+        columns = write_lengths(self._folder, np.concatenate(self._lengths))
         terms = list(self._terms)
-        order = in_order(hashes(terms), terms.__getitem__)
-        columns, _ = write_terms(self._folder, [terms[number] for number in order.tolist()], lengths)
-        place = np.empty(len(terms), np.uint32)
-        place[order] = np.arange(len(terms), dtype=np.uint32)
-        self._terms = {}
-        counts = self._renumber(place)
-        return columns | self._write_postings(batches(counts))
-
-    def _renumber(self, place: Array) -> Array:
-        """Give the terms of all runs their numbers in the segment; how many postings each has."""
-        numbers = {process: place[np.array(ours)] for process, ours in self._numbers.items() if ours}
-        counts = np.zeros(len(place), np.int64)
-        for at, (process, run) in enumerate(self._runs):
-            own, in_run = of_terms(run, "terms", "counts")
-            terms = numbers[process][own] if len(own) else own
-            self._runs[at] = (process, renumbered(run, terms))
-            counts[terms] += in_run
-        self._numbers = {}
-        return counts
-
-    def _write_postings(self, cuts: Array) -> dict[str, ColumnInfo]:
-        """Write the lists in batches of terms, cut so."""
+        order = by_hash(np.concatenate(self._hashes), terms.__getitem__)
+        self._terms.clear()
+        self._submit("terms", [terms[number] for number in order.tolist()])
+        del terms
+        counts = self._renumber(order)
         writer = PostingsWriter(self._folder, self._crew.member.positions)
-        firsts = list(itertools.accumulate(map(len, self._lengths), initial=0))
+        for first, last, parts in self._batches(batches(counts)):
+            self._submit("encode", parts, first, last)
+            for result in self._crew.ready():
+                columns |= _written(result, writer)
+        for result in self._crew.results():
+            columns |= _written(result, writer)
+        return columns | writer.close()
+
+    def _batches(self, cuts: Array) -> Iterator[tuple[int, int, list[Part]]]:
+        """Ranges of terms, and where their postings lie in the runs."""
+        firsts = np.cumsum([0, *map(len, self._lengths)]).tolist()
         spans = [_spans(run, cuts) for _, run in self._runs]
         for batch, (first, last) in enumerate(itertools.pairwise(cuts.tolist())):
-            parts = [
-                Part(run, document, *map(tuple, span[:, batch : batch + 2].tolist()))
-                for (_, run), document, span in zip(self._runs, firsts, spans, strict=False)
-                if span[0, batch] < span[0, batch + 1]
-            ]
-            if not self._parcels:
-                writer.append(self._crew.member.encode(self._folder, parts, first, last))
-                continue
-            self._crew.submit(self._folder, "encode", self._folder, parts, first, last)
-            for result in self._crew.ready():
-                writer.append(result.value)
-        for result in self._crew.results():
-            writer.append(result.value)
-        return writer.close()
+            parts = []
+            for (_, run), document, span in zip(self._runs, firsts, spans, strict=False):
+                terms, postings, positions = span[:, batch : batch + 2].tolist()
+                if terms[0] < terms[1]:
+                    parts.append(Part(run, document, tuple(terms), tuple(postings), tuple(positions)))
+            yield first, last, parts
+
+    def _renumber(self, order: Array) -> Array:
+        """Give the terms of all runs their numbers in the segment; how many postings each has."""
+        place = np.empty(len(order), np.uint32)
+        place[order] = np.arange(len(order), dtype=np.uint32)
+        counts = np.zeros(len(place), np.int64)
+        numbers = {process: place[np.concatenate(ours)] for process, ours in self._numbers.items()}
+        for at, (process, run) in enumerate(self._runs):
+            own, in_run = of_terms(run, "terms", "counts")
+            terms = numbers[process][own]
+            self._runs[at] = (process, renumbered(run, terms))
+            counts[terms] += in_run
+        return counts
+
+
+def _written(result: Result, writer: PostingsWriter) -> dict[str, ColumnInfo]:
+    """Append postings; the columns that are written already are what there is to say of the others."""
+    if isinstance(result.value, Encoded):
+        writer.append(result.value)
+        return {}
+    columns: dict[str, ColumnInfo] = result.value
+    return columns
 
 
 def _spans(run: Run | SpilledRun, cuts: Array) -> Array:

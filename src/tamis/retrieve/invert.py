@@ -8,14 +8,15 @@ those of the segment, which makes merging a walk from beginning to end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
-import xxhash
 
 from tamis.columns import Array
 from tamis.retrieve.compiled import numba_installed
+from tamis.retrieve.vocabulary import by_hash, encoded, hashes
 from tamis.text import wordbreak
 from tamis.text.analyze import Analyzer
 
@@ -77,8 +78,8 @@ class _CompiledTokens:
     def _analyse_new(self) -> None:
         if self._table.known > len(self._terms):
             self._terms = np.resize(self._terms, 2 * self._table.known)
-        for number in range(self._known, self._table.known):
-            self._terms[number] = self._surfaces.analyse(self._table.token(number))
+        new = map(self._surfaces.analyse, self._table.tokens(self._known, self._table.known))
+        self._terms[self._known : self._table.known] = np.fromiter(new, dtype=np.int32)
         self._known = self._table.known
 
 
@@ -106,19 +107,18 @@ class Inverter:
         self._compiled: _CompiledTokens | None = None
         self._seen = 0  # bytes
 
-    @property
-    def terms(self) -> Iterable[str]:
-        """In the order of their numbers."""
-        return self._surfaces.terms
-
-    def invert(self, texts: Sequence[bytes]) -> tuple[Run, Array]:
-        """The postings of texts in UTF-8, and how many terms each text has."""
+    def invert(self, texts: Sequence[bytes]) -> tuple[Run, Array, list[bytes], Array]:
+        """The postings of texts in UTF-8, how many terms each text has, and the terms that are new with their
+        hashes; their numbers go on from the last."""
         self._seen += sum(map(len, texts))
         if self._may_compile and self._compiled is None and self._seen >= COMPILE_AFTER:
             self._compiled = _CompiledTokens(self._surfaces)
         tokens, per_text = self._tokens(texts)
         kept = tokens >= 0
         lengths = np.diff(np.append(0, np.cumsum(kept))[np.append(0, np.cumsum(per_text))])
+        new_terms = encoded(islice(self._surfaces.terms, len(self._hashes), None))
+        new_hashes = hashes(new_terms)
+        self._hashes = np.concatenate([self._hashes, new_hashes])
         terms = self._used(tokens[kept])
         rank = np.zeros(len(self._surfaces.terms), np.uint32)
         rank[terms] = np.arange(len(terms), dtype=np.uint32)
@@ -148,15 +148,16 @@ class Inverter:
             tfs,
             positions,
         )
-        return run, lengths.astype(np.uint32)
+        return run, lengths.astype(np.uint32), new_terms, new_hashes
 
     def _used(self, tokens: Array) -> Array:
         """The numbers of the terms that occur, in the order of terms."""
-        terms = list(self._surfaces.terms)
-        new = terms[len(self._hashes) :]
-        self._hashes = np.concatenate([self._hashes, hashes(encoded(new))])
-        used = np.flatnonzero(np.bincount(tokens, minlength=len(terms)))
-        return used[in_order(self._hashes[used], lambda place: encoded([terms[used[place]]])[0])]
+        used = np.flatnonzero(np.bincount(tokens, minlength=len(self._hashes)))
+
+        def term(place: int) -> bytes:
+            return encoded(islice(self._surfaces.terms, int(used[place]), None))[0]
+
+        return used[by_hash(self._hashes[used], term)]
 
     def _tokens(self, texts: Sequence[bytes]) -> tuple[Array, Array]:
         """The term numbers of all tokens, -1 for those that are dropped, and how many each text has."""
@@ -196,31 +197,3 @@ class Inverter:
         take_waiting()
         none = np.zeros(0, np.int32)
         return np.concatenate([none, *tokens]), np.concatenate([none, *counts]).astype(np.int64)
-
-
-def encoded(terms: Iterable[str]) -> list[bytes]:
-    """Terms as they are stored and hashed."""
-    return [term.encode("utf-8", "surrogatepass") for term in terms]
-
-
-def hashes(terms: Sequence[bytes]) -> Array:
-    """What the order of terms goes by."""
-    return np.fromiter(map(xxhash.xxh3_64_intdigest, terms), dtype=np.uint64, count=len(terms))
-
-
-def in_order(hashes: Array, term: Callable[[int], bytes]) -> Array:
-    """The places of terms in the order that all processes agree on, by hash and then by bytes.
-
-    >>> names = [b"sieve", b"pot", b"drum"]
-    >>> in_order(np.array([7, 3, 7], np.uint64), names.__getitem__).tolist()
-    [1, 2, 0]
-    """
-    order = np.argsort(hashes, kind="stable")
-    in_row = hashes[order]
-    for place in np.flatnonzero(in_row[1:] == in_row[:-1]).tolist():
-        # hardly ever: two in 10 ** 19
-        same = slice(place, place + 2)
-        while same.stop < len(order) and in_row[same.stop] == in_row[place]:
-            same = slice(place, same.stop + 1)
-        order[same] = sorted(order[same].tolist(), key=term)
-    return order

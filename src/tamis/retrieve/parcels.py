@@ -13,11 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from tamis.columns import Array
+from tamis.columns import Array, ColumnInfo
 from tamis.corpus import Frames, pack_frames
 from tamis.files import storage_errors
-from tamis.retrieve.invert import Inverter, Run, encoded
+from tamis.retrieve.invert import Inverter, Run
 from tamis.retrieve.postings import Encoded, Postings, encode, join
+from tamis.retrieve.segment import write_terms
 from tamis.text.analyze import Analyzer, get_analyzer
 
 
@@ -54,6 +55,7 @@ class Made:
     frames: Frames
     lengths: Array  # of its documents, in terms
     new_terms: list[bytes]  # numbered on from those before them, of the same process and segment
+    hashes: Array  # of these
     run: Run | SpilledRun
 
 
@@ -65,7 +67,6 @@ class Builder:
         self._analyzer = analyzer
         self._folder: Path | None = None
         self._inverter = Inverter(analyzer, positions=positions)
-        self._told = 0  # terms
         self._norms: Array | None = None
 
     def __reduce__(self) -> tuple[object, tuple[str, bool]]:
@@ -74,18 +75,20 @@ class Builder:
 
     def _turn_to(self, folder: Path) -> None:
         if folder != self._folder:
-            self._folder, self._told, self._norms = folder, 0, None
+            self._folder, self._norms = folder, None
             self._inverter = Inverter(self._analyzer, positions=self.positions)
 
     def parcel(self, folder: Path, spill: str | None, lengths: Array, parts: bytes) -> Made:
         """Documents for the segment in this folder, as the lengths of titles, texts and metadata and all
         these end to end; the run goes into the file `spill`, or stays in memory."""
         self._turn_to(folder)
-        run, in_terms = self._inverter.invert(_contents(lengths, parts))
-        terms = list(self._inverter.terms)
-        new_terms, self._told = encoded(terms[self._told :]), len(terms)
+        run, in_terms, new_terms, hashes = self._inverter.invert(_contents(lengths, parts))
         kept = run if spill is None else write_run(folder / spill, run)
-        return Made(pack_frames(lengths, parts), in_terms, new_terms, kept)
+        return Made(pack_frames(lengths, parts), in_terms, new_terms, hashes, kept)
+
+    def terms(self, folder: Path, terms: Sequence[bytes]) -> dict[str, ColumnInfo]:
+        """Write the vocabulary."""
+        return write_terms(folder, terms)
 
     def encode(self, folder: Path, parts: Sequence[Part], first: int, last: int) -> Encoded:
         """The posting lists of the terms first..last-1, from their parts in all runs."""

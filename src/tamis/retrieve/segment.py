@@ -14,7 +14,6 @@ import numpy as np
 
 from tamis.columns import Array, Column, ColumnInfo, find_string, smallest_unsigned, write_column
 from tamis.corpus import Store, StoreWriter
-from tamis.retrieve.invert import encoded
 from tamis.retrieve.lengths import norms
 from tamis.retrieve.postings import (
     BLOCK,
@@ -23,6 +22,7 @@ from tamis.retrieve.postings import (
     ranges,
     write_postings,
 )
+from tamis.retrieve.vocabulary import by_bytes, encoded
 
 KNOWN_TERMS = 1 << 16
 
@@ -77,22 +77,22 @@ def with_deleted(folder: Path, info: SegmentInfo, bits: Array, name: str) -> Seg
     return replace(info, deleted=name, deleted_info=write_column(path, np.packbits(bits), "u1"))
 
 
-def write_terms(folder: Path, terms: Sequence[bytes], lengths: Array) -> tuple[dict[str, ColumnInfo], Array]:
-    """Write the vocabulary and the documents' lengths; returns their columns, and the rounded lengths."""
+def write_terms(folder: Path, terms: Sequence[bytes]) -> dict[str, ColumnInfo]:
+    """Write the vocabulary, in the order of the terms' numbers."""
     ends = np.cumsum([0, *map(len, terms)], dtype=np.int64)
-    order = sorted(range(len(terms)), key=terms.__getitem__)
-    length_norms = norms(lengths)
-    columns = {
-        name: write_column(folder / name, values, dtype)
-        for name, values, dtype in (
-            ("terms.text", np.frombuffer(b"".join(terms), np.uint8), "u1"),
-            ("terms.ends", ends, smallest_unsigned(int(ends[-1]))),
-            ("terms.order", np.array(order, dtype=np.uint32), "u4"),
-            ("documents.lengths", lengths, "u4"),
-            ("documents.norms", length_norms, "u1"),
-        )
+    return {
+        "terms.text": write_column(folder / "terms.text", np.frombuffer(b"".join(terms), np.uint8), "u1"),
+        "terms.ends": write_column(folder / "terms.ends", ends, smallest_unsigned(int(ends[-1]))),
+        "terms.order": write_column(folder / "terms.order", by_bytes(terms), "u4"),
     }
-    return columns, length_norms
+
+
+def write_lengths(folder: Path, lengths: Array) -> dict[str, ColumnInfo]:
+    """Write the documents' lengths, exact and rounded."""
+    return {
+        "documents.lengths": write_column(folder / "documents.lengths", lengths, "u4"),
+        "documents.norms": write_column(folder / "documents.norms", norms(lengths), "u1"),
+    }
 
 
 class Segment:
@@ -336,6 +336,6 @@ def merge_segments(folder: Path, segments: Sequence[Segment]) -> SegmentInfo:
     columns, _ = store.close()
     lengths = [segment.lengths[source.kept] for segment, source in zip(segments, sources, strict=True)]
     positions = all(segment.has_positions for segment in segments)
-    of_terms, length_norms = write_terms(folder, encoded(vocabulary), np.concatenate(lengths))
-    columns |= of_terms | write_postings(folder, sources, length_norms, positions=positions)
+    columns |= write_lengths(folder, np.concatenate(lengths)) | write_terms(folder, encoded(vocabulary))
+    columns |= write_postings(folder, sources, norms(np.concatenate(lengths)), positions=positions)
     return SegmentInfo(folder.name, count, columns)
