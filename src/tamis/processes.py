@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -256,5 +257,8 @@ def work() -> None:
             fault = error
         except MemoryError:
             fault = TamisError("a worker process ran out of memory", remedy="use fewer workers (--workers)")
+        except BaseException:  # a fault of ours
+            traceback.print_exc()
+            os._exit(1)  # the thread that listens cannot be stopped in another way
         pickle.dump((number, done, fault), answers)
         answers.flush()

@@ -44,7 +44,8 @@ class SegmentWriter:
         self._waiting: deque[list[bytes]] = deque()  # the ids of the parcels that are being made
         self._terms: defaultdict[bytes, int] = defaultdict(itertools.count().__next__)
         self._hashes: list[Array] = []  # of these, in their order
-        self._numbers: dict[int, list[Array]] = {}  # each process's own numbers of terms -> ours
+        # each process's own numbers of terms -> ours; by the first: a process may do a later parcel sooner
+        self._numbers: dict[int, dict[int, Array]] = {}
         self._lengths: list[Array] = []
         self._runs: list[tuple[int, Run | SpilledRun]] = []  # by which process
 
@@ -85,7 +86,9 @@ class SegmentWriter:
         self._lengths.append(made.lengths)
         known = len(self._terms)
         numbers = np.fromiter(map(self._terms.__getitem__, made.new_terms), np.uint32, len(made.new_terms))
-        self._numbers.setdefault(result.process, []).append(numbers)
+        of_process = self._numbers.setdefault(result.process, {0: np.zeros(0, np.uint32)})
+        if len(numbers):
+            of_process[made.first_term] = numbers
         self._hashes.append(made.hashes[numbers >= known])
         self._runs.append((result.process, made.run))
 
@@ -145,7 +148,10 @@ class SegmentWriter:
         place = np.empty(len(order), np.uint32)
         place[order] = np.arange(len(order), dtype=np.uint32)
         counts = np.zeros(len(place), np.int64)
-        numbers = {process: place[np.concatenate(ours)] for process, ours in self._numbers.items()}
+        numbers = {
+            process: place[np.concatenate([ours[first] for first in sorted(ours)])]
+            for process, ours in self._numbers.items()
+        }
         for at, (process, run) in enumerate(self._runs):
             own, in_run = of_terms(run, "terms", "counts")
             terms = numbers[process][own]

@@ -107,6 +107,11 @@ class Inverter:
         self._compiled: _CompiledTokens | None = None
         self._seen = 0  # bytes
 
+    @property
+    def known(self) -> int:
+        """How many terms have numbers."""
+        return len(self._hashes)
+
     def invert(self, texts: Sequence[bytes]) -> tuple[Run, Array, list[bytes], Array]:
         """The postings of texts in UTF-8, how many terms each text has, and the terms that are new with their
         hashes; their numbers go on from the last."""

@@ -54,7 +54,8 @@ class Made:
 
     frames: Frames
     lengths: Array  # of its documents, in terms
-    new_terms: list[bytes]  # numbered on from those before them, of the same process and segment
+    first_term: int  # the number of the first that is new to this process
+    new_terms: list[bytes]
     hashes: Array  # of these
     run: Run | SpilledRun
 
@@ -82,9 +83,10 @@ class Builder:
         """Documents for the segment in this folder, as the lengths of titles, texts and metadata and all
         these end to end; the run goes into the file `spill`, or stays in memory."""
         self._turn_to(folder)
+        first_term = self._inverter.known
         run, in_terms, new_terms, hashes = self._inverter.invert(_contents(lengths, parts))
         kept = run if spill is None else write_run(folder / spill, run)
-        return Made(pack_frames(lengths, parts), in_terms, new_terms, hashes, kept)
+        return Made(pack_frames(lengths, parts), in_terms, first_term, new_terms, hashes, kept)
 
     def terms(self, folder: Path, terms: Sequence[bytes]) -> dict[str, ColumnInfo]:
         """Write the vocabulary."""
