@@ -75,11 +75,12 @@ class Tantivy:
         return builder.build()
 
     @staticmethod
-    def build(corpus: Path, folder: Path) -> None:
+    def build(corpus: Path, folder: Path, threads: int = 1) -> None:
         import tantivy
 
         folder.mkdir()
-        writer = tantivy.Index(Tantivy._schema(), str(folder)).writer(heap_size=300_000_000, num_threads=1)
+        index = tantivy.Index(Tantivy._schema(), str(folder))
+        writer = index.writer(heap_size=300_000_000, num_threads=threads)
         for identity, text in read(corpus):
             writer.add_document(tantivy.Document(text=text, id=int(identity[1:])))
         writer.commit()
@@ -201,30 +202,38 @@ def measure(passages: int, rounds: int, names: list[str], data: Path) -> dict[st
         for name in names:
             report["engines"][name] = in_a_process(build, name, corpus, folders[name])
             print(f"{name}: built in {report['engines'][name]['build_s']:.1f} s", flush=True)
-        workers = {}
-        for name in names:
-            commands = multiprocessing.get_context("spawn").Queue()
-            process, results = started(serve, name, folders[name], queries, commands)
-            report["engines"][name]["open_ms"] = 1000 * next_result(process, results)
-            workers[name] = (process, commands, results)
-        for k in KS:
-            times: dict[str, list[list[float]]] = {name: [] for name in names}
-            for turn in range(rounds + 1):
-                for name, (process, commands, results) in workers.items():
-                    commands.put(k)
-                    seconds = next_result(process, results)
-                    if turn:  # the first round warms caches
-                        times[name].append(seconds)
-            for name in names:
-                per_round = 1000 * np.percentile(np.array(times[name]), [50, 99], axis=1)
-                p50, p99 = np.median(per_round, axis=1)
-                report["engines"][name] |= {f"p50_ms_k{k}": p50, f"p99_ms_k{k}": p99}
-        for process, commands, _ in workers.values():
-            commands.put(None)
-            process.join()
+        for name, figures in latencies(folders, queries, rounds).items():
+            report["engines"][name] |= figures
         unlike, threads = in_a_process(check, folders["tamis"], queries)
         report |= {"queries_unlike_exhaustive": unlike, "two_threads_to_one": threads}
     return report
+
+
+def latencies(folders: dict[str, Path], queries: list[str], rounds: int) -> dict[str, dict[str, float]]:
+    """Milliseconds of each engine to open its index and to answer, in turns."""
+    figures: dict[str, dict[str, float]] = {name: {} for name in folders}
+    workers = {}
+    for name, folder in folders.items():
+        commands = multiprocessing.get_context("spawn").Queue()
+        process, results = started(serve, name, folder, queries, commands)
+        figures[name]["open_ms"] = 1000 * next_result(process, results)
+        workers[name] = (process, commands, results)
+    for k in KS:
+        times: dict[str, list[list[float]]] = {name: [] for name in folders}
+        for turn in range(rounds + 1):
+            for name, (process, commands, results) in workers.items():
+                commands.put(k)
+                seconds = next_result(process, results)
+                if turn:  # the first round warms caches
+                    times[name].append(seconds)
+        for name in folders:
+            per_round = 1000 * np.percentile(np.array(times[name]), [50, 99], axis=1)
+            p50, p99 = np.median(per_round, axis=1)
+            figures[name] |= {f"p50_ms_k{k}": p50, f"p99_ms_k{k}": p99}
+    for process, commands, _ in workers.values():
+        commands.put(None)
+        process.join()
+    return figures
 
 
 def synthetic_files(passages: int, data: Path) -> tuple[Path, Path]:

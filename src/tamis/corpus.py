@@ -13,6 +13,7 @@ import json
 import struct
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Literal
@@ -52,6 +53,37 @@ class DuplicateIdError(InputError):
         super().__init__(problem, remedy=remedy)
 
 
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """Compressed documents: frames one behind the other, and of each its size and how many it holds."""
+
+    data: bytes
+    sizes: list[int]
+    documents: list[int]
+
+
+def pack_frames(lengths: Array, parts: bytes) -> Frames:
+    """Compress documents, given as the lengths of titles, texts and metadata and all these end to end.
+
+    A frame is how many documents, the three lengths of each, then all the parts.
+
+    >>> pack_frames(np.array([0, 5, 0, 0, 3, 0]), b"sievepot").documents
+    [2]
+    """
+    compressor = zstandard.ZstdCompressor(level=3, write_checksum=False)
+    frames, counts = [], []
+    documents = lengths.reshape(-1, 3)
+    ends = np.cumsum(documents.sum(axis=1, dtype=np.int64)).tolist()
+    first, start = 0, 0
+    for last, end in enumerate(ends, 1):
+        if end - start >= FRAME or last == len(ends):
+            header = struct.pack("<I", last - first) + documents[first:last].astype("<u4").tobytes()
+            frames.append(compressor.compress(header + parts[start:end]))
+            counts.append(last - first)
+            first, start = last, end
+    return Frames(b"".join(frames), [*map(len, frames)], counts)
+
+
 class StoreWriter:
     """Writes documents and their ids as columns `store.*` of a folder."""
 
@@ -66,12 +98,11 @@ class StoreWriter:
         self._parts: list[bytes] = []
         self._ids: list[bytes] = []
         self._pending = 0
-        self._compressor = zstandard.ZstdCompressor(level=3, write_checksum=False)
         self.count = 0
 
     def add(self, document: Document) -> None:
         """Append a document; one that is refused (`InputError`) leaves the store as it was."""
-        identity, title, text, metadata = _encoded(document)
+        identity, title, text, metadata = encoded(document)
         self._ids.append(identity)
         self._parts += (title, text, metadata)
         self._lengths += (len(title), len(text), len(metadata))
@@ -80,20 +111,32 @@ class StoreWriter:
         if self._pending >= FRAME:
             self._close_frame()
 
+    def append(self, frames: Frames, ids: Sequence[bytes]) -> None:
+        """Append documents that are compressed already."""
+        self._close_frame()
+        self._frames.append(frames.data)
+        ends = np.cumsum([self._frame_ends[-1], *frames.sizes])
+        firsts = np.cumsum([self.count, *frames.documents])
+        self._frame_ends += ends[1:].tolist()
+        self._frame_firsts += firsts[1:].tolist()
+        self.count += len(ids)
+        self._append_ids(ids)
+
     def _close_frame(self) -> None:
-        """Frame: how many documents, the three lengths of each, then all the parts."""
         if not self._ids:
             return
-        header = struct.pack(f"<I{len(self._lengths)}I", len(self._ids), *self._lengths)
-        self._frames.append(self._compressor.compress(header + b"".join(self._parts)))
+        self._frames.append(pack_frames(np.array(self._lengths), b"".join(self._parts)).data)
         self._end_frame()
 
     def _end_frame(self) -> None:
         self._frame_ends.append(self._frames.count)
         self._frame_firsts.append(self.count)
-        self._id_text.append(b"".join(self._ids))
-        self._id_lengths.append(np.fromiter(map(len, self._ids), dtype="u4", count=len(self._ids)))
+        self._append_ids(self._ids)
         self._lengths, self._parts, self._ids, self._pending = [], [], [], 0
+
+    def _append_ids(self, ids: Sequence[bytes]) -> None:
+        self._id_text.append(b"".join(ids))
+        self._id_lengths.append(np.fromiter(map(len, ids), dtype="u4", count=len(ids)))
 
     def copy(self, store: Store, numbers: Array) -> None:
         """Append documents of another store; frames that are wanted whole are copied as they are, unless they
@@ -142,8 +185,12 @@ class StoreWriter:
         return infos, dropped
 
 
-def _encoded(document: Document) -> tuple[bytes, bytes, bytes, bytes]:
-    """A document's id, title, text and metadata as bytes."""
+def encoded(document: Document) -> tuple[bytes, bytes, bytes, bytes]:
+    """A document's id, title, text and metadata as bytes; `InputError` where they cannot be stored.
+
+    >>> encoded(Document("d1", "sieve", metadata={"year": 1950}))
+    (b'd1', b'', b'sieve', b'{"year": 1950}')
+    """
     identity = _encode(document.id, document, "id")
     if not identity or b"\0" in identity:
         raise InputError(f"the id of {_named(document)} is empty or holds a NUL", remedy="give it an id")

@@ -13,7 +13,6 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,8 @@ import pytest
 
 from tamis import Document, Index
 from tamis.errors import LockedError, StorageError, TamisError
-from tamis.retrieve import segment
+from tamis.retrieve import build
 from tamis.retrieve.index import create
-from tamis.retrieve.invert import Inverter
 from tamis.retrieve.score import BM25
 from tamis.retrieve.verify import verify
 
@@ -127,7 +125,7 @@ def test_a_disk_that_fills_up_at_any_moment(small_disk: Path, change: Callable[[
 def test_a_disk_that_fills_up_while_a_run_is_spilled(
     small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segment, "Inverter", partial(Inverter, run_tokens=50))
+    monkeypatch.setattr(build, "PARCEL", 500)
     with tempfile.TemporaryDirectory(dir=small_disk) as place:
         index = Index.build(random_documents(20), Path(place) / "idx")
         before = state(index)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partialmethod
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +12,12 @@ from hypothesis import strategies as st
 pytest.importorskip("numba")
 
 from tamis.documents import Document
-from tamis.retrieve import invert
+from tamis.processes import Crew
+from tamis.retrieve import build, invert
 from tamis.retrieve.ascii_tokens import AsciiTokens
-from tamis.retrieve.segment import Segment, SegmentWriter
+from tamis.retrieve.build import SegmentWriter
+from tamis.retrieve.parcels import Builder
+from tamis.retrieve.segment import Segment
 from tamis.text.analyze import get_analyzer
 from tamis.text.wordbreak import split
 
@@ -36,9 +38,9 @@ def test_tokens_are_those_of_split(batch: list[str]) -> None:
     assert found is not None
     tokens, token_ends, long_tokens = found
     words = {place: raw[start:stop].decode() for place, start, stop in long_tokens.tolist()}
+    known = table.tokens(0, table.known)
     named = [
-        words[place] if place in words else table.token(number)
-        for place, number in enumerate(tokens.tolist())
+        words[place] if place in words else known[number] for place, number in enumerate(tokens.tolist())
     ]
     starts = [0, *token_ends.tolist()[:-1]]
     assert [named[a:b] for a, b in zip(starts, token_ends.tolist(), strict=True)] == [*map(split, batch)]
@@ -60,20 +62,18 @@ def test_segments_hold_the_same(
     """Plain from the first document to the last, and compiled from the first."""
     folder = tmp_path_factory.mktemp("segments")
     held = []
-    for name, compile_after in (("plain", 10**9), ("compiled", 1)):
+    for name, compile_after in (("plain", 10**9), ("compiled", 0)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(invert, "_WAITING", waiting)
-            plain = invert.Inverter.__init__
-            patch.setattr(
-                invert.Inverter, "__init__", partialmethod(plain, run_tokens=64, compile_after=compile_after)
-            )
+            patch.setattr(invert, "COMPILE_AFTER", compile_after)
+            patch.setattr(build, "PARCEL", 200)
             held.append(_held(folder / name, documents, positions))
     assert held[0] == held[1]
 
 
 def _held(folder: Path, texts: list[str], positions: bool) -> tuple[object, ...]:
     """The documents' lengths, and each term's postings: terms may be numbered in another order."""
-    writer = SegmentWriter(folder, get_analyzer("english"), positions=positions)
+    writer = SegmentWriter(folder, Crew(Builder(get_analyzer("english"), positions=positions), 1))
     for number, text in enumerate(texts):
         writer.add(Document(f"d{number:02d}", text.encode("utf-8", "replace").decode()))
     segment = Segment(folder, writer.close())

@@ -6,7 +6,6 @@ import math
 import random
 from concurrent.futures import ProcessPoolExecutor
 from copy import copy
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -17,9 +16,8 @@ from hypothesis import strategies as st
 
 from tamis import Document, Index
 from tamis.errors import InputError, TamisError, UnknownDocumentError
-from tamis.retrieve import segment, writer
+from tamis.retrieve import build, writer
 from tamis.retrieve.index import create
-from tamis.retrieve.invert import Inverter
 from tamis.retrieve.score import BM25, QueryLikelihood, TfIdf
 from tamis.retrieve.verify import verify
 
@@ -396,16 +394,19 @@ def test_lists_of_full_and_of_begun_blocks(tmp_path: Path, count: int) -> None:
 
 
 @pytest.mark.parametrize("positions", [False, True])
-@pytest.mark.parametrize("run_tokens", [1, 7, 500])
+@pytest.mark.parametrize("parcel", [1, 500, 9000])
 def test_many_runs_equal_one_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, positions: bool, run_tokens: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, positions: bool, parcel: int
 ) -> None:
     documents = random_documents(300)
     one = Index.build(documents, tmp_path / "one", positions=positions)
-    monkeypatch.setattr(segment, "Inverter", partial(Inverter, run_tokens=run_tokens))
+    monkeypatch.setattr(build, "PARCEL", parcel)
     many = Index.build(documents, tmp_path / "many", positions=positions)
-    columns = one.segments[0].info.columns
-    assert columns == many.segments[0].info.columns  # to the byte: each has the digest of its checksums
+    columns, others = one.segments[0].info.columns, many.segments[0].info.columns
+    assert columns.keys() == others.keys()
+    # to the byte: each has the digest of its checksums; but where a parcel ends a frame of texts ends
+    differ = {name for name in columns if columns[name] != others[name]}
+    assert differ == {"store.frames", "store.frame_ends", "store.frame_firsts"}
     assert answers(one) == answers(many)
     assert not list((tmp_path / "many").rglob("run-*"))
 

@@ -38,8 +38,11 @@ from tamis.formats.corpora import (
     places_of,
 )
 from tamis.formats.json_lines import is_blank
+from tamis.processes import available_cores
 from tamis.retrieve.index import Index, IndexWriter, OnDuplicate, create
 from tamis.retrieve.writer import Skipped
+
+MOST_WORKERS = 8  # unless more are asked for: one process reads the corpus, and cannot feed many
 
 
 @dataclass(slots=True)
@@ -99,6 +102,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="make what is indexed durable every N documents, for --resume to go on from",
     )
     parser.add_argument(
+        "--workers",
+        type=at_least_one,
+        metavar="N",
+        help=f"processes that build a large index (the cores, {MOST_WORKERS} at most)",
+    )
+    parser.add_argument(
         "--no-merge", dest="merge", action="store_false", help="do not make one segment of all in the end"
     )
     tokens_argument(parser)
@@ -117,6 +126,7 @@ def main(
     on_duplicate: OnDuplicate,
     skip_bad: bool,
     commit_every: int | None,
+    workers: int | None,
     merge: bool,
     tokens: bool | None,
     json: bool,
@@ -127,10 +137,11 @@ def main(
     # checks the paths, before anything is written
     documents = read_corpus(*corpus, format=format, skipped=skipped)
     rule: OnDuplicate = "skip" if resume else on_duplicate
+    processes = workers or min(available_cores(), MOST_WORKERS)
     before = 0
     if add or (resume and (output / "manifest.json").exists()):
         index = _existing(output, analyzer, positions)
-        before, target = len(index), index.writer(on_duplicate=rule)
+        before, target = len(index), index.writer(on_duplicate=rule, workers=processes)
     else:
         target = create(
             output,
@@ -138,6 +149,7 @@ def main(
             positions=positions,
             overwrite=overwrite,
             on_duplicate=rule,
+            workers=processes,
         )
     tally = _Tally()
     with _places_named(corpus, format, tally), target as writer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from tamis.infer.graph_cache import kept_graph
 from tamis.models.checkpoint import Checkpoint
 from tamis.models.config import EncoderConfig
 from tamis.models.templates import Inputs
+from tamis.processes import available_cores
 
 if TYPE_CHECKING:
     from tamis.models.graph import Precision
@@ -121,10 +121,6 @@ def _made_from(session: Any, checkpoint: Checkpoint) -> bool:
     """Whether an exported graph is of these very weights: the folder's may have changed since."""
     made = session.get_modelmeta().custom_metadata_map
     return (made.get(_MADE_FROM), made.get(_FORMAT)) == (checkpoint.fingerprint, FORMAT)
-
-
-def available_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _graph(checkpoint: Checkpoint, precision: Precision) -> bytes:

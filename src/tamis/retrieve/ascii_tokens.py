@@ -144,8 +144,8 @@ class AsciiTokens:
 
         >>> table = AsciiTokens()
         >>> tokens, token_ends, long_tokens = table.number(b"to be or not to be", np.array([5, 18]))
-        >>> tokens.tolist(), token_ends.tolist(), [table.token(number) for number in (0, 3)]
-        ([0, 1, 2, 3, 0, 1], [2, 6], ['to', 'not'])
+        >>> tokens.tolist(), token_ends.tolist(), table.tokens(2, 4)
+        ([0, 1, 2, 3, 0, 1], [2, 6], ['or', 'not'])
         """
         most = len(raw) // 2 + len(ends)  # a token and the character that ends it
         self._reserve(self.known + most)
@@ -178,7 +178,11 @@ class AsciiTokens:
             self._slots, self._keys = np.zeros((capacity, 3), np.uint64), keys
             _fill(self._slots, self._keys, self.known)
 
-    def token(self, number: int) -> str:
-        """The token with this number."""
-        raw: bytes = self._keys[number].tobytes()
-        return raw[: raw[15]].decode("ascii")
+    def tokens(self, first: int, last: int) -> list[str]:
+        """The tokens with the numbers first..last-1."""
+        if first == last:
+            return []
+        keys = self._keys[first:last].astype("<u8").view(np.uint8).reshape(-1, _SHORT + 1)
+        keys[:, _SHORT] = 0  # where the length was: no token has a zero of its own
+        # a token has no line end of its own either
+        return b"\n".join(keys.view(f"S{_SHORT + 1}").ravel().tolist()).decode("ascii").split("\n")

@@ -108,13 +108,21 @@ class Index:
         overwrite: bool = False,
         on_duplicate: OnDuplicate = "error",
         commit_every: int | None = None,
+        workers: int = 1,
     ) -> Index:
-        """Index `documents` into a new folder; `positions` are needed by the sequential dependence model."""
+        """Index `documents` into a new folder; `positions` are needed by the sequential dependence model. A
+        large collection is built by up to `workers` processes, this one included; what is built does not
+        depend on their number."""
         folder, documents = Path(path), _several(documents)
         if commit_every is not None and commit_every < 1:
             raise InputError(f"cannot commit every {commit_every} documents", remedy="use 1 or more, or None")
         with create(
-            folder, analyzer=analyzer, positions=positions, overwrite=overwrite, on_duplicate=on_duplicate
+            folder,
+            analyzer=analyzer,
+            positions=positions,
+            overwrite=overwrite,
+            on_duplicate=on_duplicate,
+            workers=workers,
         ) as writer:
             for document in documents:
                 writer.add(document)
@@ -131,19 +139,21 @@ class Index:
         return moved
 
     @contextmanager
-    def writer(self, *, on_duplicate: OnDuplicate = "error") -> Iterator[IndexWriter]:
+    def writer(self, *, on_duplicate: OnDuplicate = "error", workers: int = 1) -> Iterator[IndexWriter]:
         """The index's one writer; leave the block without `commit` and nothing has happened. A document whose
-        id is known is an error, replaces the old one, or is skipped."""
+        id is known is an error, replaces the old one, or is skipped. For `workers` see `build`."""
         with writer_lock(self.path):
             commit = Commit.open(self.path, self._commit)
             remove_unnamed(self.path)
-            yield from discarding(IndexWriter(self.path, commit, on_duplicate))
+            yield from discarding(IndexWriter(self.path, commit, on_duplicate, workers=workers))
         self.refresh()
 
-    def add(self, documents: Iterable[Document], *, on_duplicate: OnDuplicate = "error") -> None:
-        """Add documents and commit; for `on_duplicate` see `writer`."""
+    def add(
+        self, documents: Iterable[Document], *, on_duplicate: OnDuplicate = "error", workers: int = 1
+    ) -> None:
+        """Add documents and commit; for `on_duplicate` see `writer`, for `workers` `build`."""
         documents = _several(documents)
-        with self.writer(on_duplicate=on_duplicate) as writer:
+        with self.writer(on_duplicate=on_duplicate, workers=workers) as writer:
             for document in documents:
                 writer.add(document)
             writer.commit()

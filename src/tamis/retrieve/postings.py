@@ -9,6 +9,7 @@ length is bounded by its value at these pairs, which is why k1, b and mu can be 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,8 +154,81 @@ def from_variable_bytes(data: Array) -> Array:
     return values
 
 
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Some terms' postings as they are stored, but for places, which count from the first of these."""
+
+    documents: Array
+    tfs: Array
+    block_first: Array
+    block_place: Array
+    pairs: Array
+    pair_counts: Array  # per block
+    overflow_place: Array
+    overflow_tf: Array
+    counts: Array  # per term: postings,
+    occurrences: Array  # occurrences,
+    position_ends: Array | None  # and where its positions end
+    positions: Array | None
+
+
+def encode(postings: Postings, norms: Array) -> Encoded:
+    """The lists of some terms in blocks; `norms` are those of all documents.
+
+    >>> postings = Postings(np.array([2]), np.array([3, 9]), np.array([1, 300]))
+    >>> encoded = encode(postings, np.zeros(10, np.uint8))
+    >>> encoded.documents.tolist(), encoded.tfs.tolist(), encoded.overflow_tf.tolist()
+    ([0, 6], [1, 255], [300])
+    """
+    counts, documents, tfs = postings.counts.astype(np.int64), postings.documents, postings.tfs
+    blocks = -(-counts // BLOCK)
+    within = ranges(np.zeros(len(counts), np.int64), blocks)  # the block's place in its own list
+    lengths = np.minimum(np.repeat(counts, blocks) - within * BLOCK, BLOCK)
+    starts = np.cumsum(lengths) - lengths
+    first = documents[starts].astype(np.int64)
+    wide = documents[starts + lengths - 1] - first >= 1 << 16
+    sizes = lengths << wide
+    distances = documents - np.repeat(first, lengths)
+    if wide.any():
+        halves = np.stack([distances & 0xFFFF, distances >> 16], axis=1).astype(np.uint16)
+        used = np.ones(halves.shape, dtype=bool)
+        used[:, 1] = np.repeat(wide, lengths)
+        distances = halves[used]
+    capped = np.minimum(tfs, TF_CAP).astype(np.uint8)
+    pairs, pair_starts = competitive_pairs(capped, norms[documents], starts)
+    over = np.flatnonzero(tfs >= TF_CAP)
+    totals = np.concatenate([[0], np.cumsum(tfs, dtype=np.int64)])
+    ends = np.cumsum(counts)
+    position_ends, positions = None, None
+    if postings.positions is not None:
+        position_ends, positions = _encode_positions(postings.positions, totals[:-1], totals[ends])
+    return Encoded(
+        distances.astype(np.uint16),
+        capped,
+        first,
+        (np.cumsum(sizes) - sizes) << 1 | wide,
+        pairs,
+        np.diff(pair_starts).astype(np.uint16),
+        over,
+        tfs[over],
+        counts,
+        totals[ends] - totals[ends - counts],
+        position_ends,
+        positions,
+    )
+
+
+def _encode_positions(positions: Array, starts: Array, term_ends: Array) -> tuple[Array, Array]:
+    """Gaps inside a document, where its first position stands as it is; and where each term's end."""
+    gaps = np.diff(positions.astype(np.int64), prepend=0)
+    gaps[starts] = positions[starts]
+    data = variable_bytes(gaps)
+    value_ends = np.concatenate([[0], np.flatnonzero(data < 128) + 1])
+    return value_ends[term_ends], data
+
+
 class PostingsWriter:
-    """Encodes posting lists batch by batch into the columns `postings.*` of a folder."""
+    """Appends encoded posting lists to the columns `postings.*` of a folder."""
 
     COLUMNS = (
         ("documents", "u2"),  # distances to the block's first document; two 16-bit halves where wide
@@ -166,66 +240,31 @@ class PostingsWriter:
         ("overflow_tf", "u4"),
     )
 
-    def __init__(self, folder: Path, norms: Array, positions: bool) -> None:
+    def __init__(self, folder: Path, positions: bool) -> None:
         self._folder = folder
-        self._norms = norms
         self._columns = {
             name: ColumnWriter(folder / f"postings.{name}", dtype) for name, dtype in self.COLUMNS
         }
         self._positions = ColumnWriter(folder / "postings.positions", "u1") if positions else None
         self._counts: list[Array] = []
         self._occurrences: list[Array] = []
-        self._position_bytes: list[Array] = []
+        self._position_ends: list[Array] = []
         self._pair_counts: list[Array] = []
-        self._written = 0
 
-    def write(self, postings: Postings) -> None:
+    def append(self, encoded: Encoded) -> None:
         """Append the lists of the next terms."""
-        counts, documents, tfs = postings.counts.astype(np.int64), postings.documents, postings.tfs
-        blocks = -(-counts // BLOCK)
-        within = ranges(np.zeros(len(counts), np.int64), blocks)  # the block's place in its own list
-        lengths = np.minimum(np.repeat(counts, blocks) - within * BLOCK, BLOCK)
-        starts = np.cumsum(lengths) - lengths
-        first = documents[starts].astype(np.int64)
-        wide = documents[starts + lengths - 1] - first >= 1 << 16
-        place = self._columns["documents"].count + np.concatenate([[0], np.cumsum(lengths << wide)])
-        distances = documents - np.repeat(first, lengths)
-        if wide.any():
-            halves = np.stack([distances & 0xFFFF, distances >> 16], axis=1).astype(np.uint16)
-            used = np.ones(halves.shape, dtype=bool)
-            used[:, 1] = np.repeat(wide, lengths)
-            distances = halves[used]
-        self._append("documents", distances)
-        self._append("tfs", np.minimum(tfs, TF_CAP))
-        self._append("block_first", first)
-        self._append("block_place", place[:-1] << 1 | wide)
-        pairs, pair_starts = competitive_pairs(np.minimum(tfs, TF_CAP), self._norms[documents], starts)
-        self._append("pairs", pairs)
-        self._pair_counts.append(np.diff(pair_starts).astype(np.uint16))
-        over = np.flatnonzero(tfs >= TF_CAP)
-        self._append("overflow_place", over + self._written)
-        self._append("overflow_tf", tfs[over])
-        self._written += len(documents)
-        self._counts.append(counts)
-        totals = np.concatenate([[0], np.cumsum(tfs, dtype=np.int64)])
-        ends = np.cumsum(counts)
-        self._occurrences.append(totals[ends] - totals[ends - counts])
+        columns = self._columns
+        columns["block_place"].append(encoded.block_place + (columns["documents"].count << 1))
+        columns["overflow_place"].append(encoded.overflow_place + columns["tfs"].count)
+        for name in ("documents", "tfs", "block_first", "pairs", "overflow_tf"):
+            columns[name].append(getattr(encoded, name))
+        self._pair_counts.append(encoded.pair_counts)
+        self._counts.append(encoded.counts)
+        self._occurrences.append(encoded.occurrences)
         if self._positions is not None:
-            assert postings.positions is not None
-            self._write_positions(postings.positions, totals[:-1], totals[ends])
-
-    def _append(self, name: str, values: Array) -> None:
-        self._columns[name].append(values)
-
-    def _write_positions(self, positions: Array, starts: Array, term_ends: Array) -> None:
-        """Gaps inside a document; its first position stands as it is."""
-        assert self._positions is not None
-        gaps = np.diff(positions.astype(np.int64), prepend=0)
-        gaps[starts] = positions[starts]
-        data = variable_bytes(gaps)
-        value_ends = np.concatenate([[0], np.flatnonzero(data < 128) + 1])
-        self._position_bytes.append(self._positions.count + value_ends[term_ends])
-        self._positions.append(data)
+            assert encoded.positions is not None and encoded.position_ends is not None
+            self._position_ends.append(encoded.position_ends + self._positions.count)
+            self._positions.append(encoded.positions)
 
     def close(self) -> dict[str, ColumnInfo]:
         infos = {f"postings.{name}": writer.close() for name, writer in self._columns.items()}
@@ -241,23 +280,34 @@ class PostingsWriter:
         ]
         if self._positions is not None:
             infos["postings.positions"] = self._positions.close()
-            columns.append(("term_positions", np.concatenate([[0], *self._position_bytes]), "u8"))
+            columns.append(("term_positions", np.concatenate([[0], *self._position_ends]), "u8"))
         for name, values, dtype in columns:
             infos[f"postings.{name}"] = write_column(self._folder / f"postings.{name}", values, dtype)
         return infos
+
+
+def batches(counts: Array) -> Array:
+    """Where to cut terms with so many postings each into batches of about `BATCH` postings: the first term of
+    each, and the end.
+
+    >>> batches(np.array([BATCH, 5, BATCH - 5, 1])).tolist()
+    [0, 1, 3, 4]
+    """
+    cumulative = np.cumsum(counts)
+    cuts = [0]
+    while cuts[-1] < len(counts):
+        done = int(cumulative[cuts[-1] - 1]) if cuts[-1] else 0
+        after = int(np.searchsorted(cumulative, done + BATCH, side="right"))
+        cuts.append(max(cuts[-1] + 1, after))
+    return np.array(cuts)
 
 
 def write_postings(
     folder: Path, sources: Sequence[PostingSource], norms: Array, *, positions: bool
 ) -> dict[str, ColumnInfo]:
     """Merge the sources, whose documents follow each other, into one set of posting lists."""
-    writer = PostingsWriter(folder, norms, positions)
+    writer = PostingsWriter(folder, positions)
     counts = np.stack([source.counts() for source in sources]).sum(axis=0, dtype=np.int64)
-    cumulative = np.cumsum(counts)
-    first = 0
-    while first < len(counts):
-        done = int(cumulative[first - 1]) if first else 0
-        last = max(first + 1, int(np.searchsorted(cumulative, done + BATCH, side="right")))
-        writer.write(join([source.read(first, last) for source in sources]))
-        first = last
+    for first, last in itertools.pairwise(batches(counts).tolist()):
+        writer.append(encode(join([source.read(first, last) for source in sources]), norms))
     return writer.close()

@@ -13,19 +13,16 @@ from typing import Any
 import numpy as np
 
 from tamis.columns import Array, Column, ColumnInfo, find_string, smallest_unsigned, write_column
-from tamis.corpus import Keep, Store, StoreWriter
-from tamis.documents import Document
-from tamis.retrieve.invert import Inverter
+from tamis.corpus import Store, StoreWriter
 from tamis.retrieve.lengths import norms
 from tamis.retrieve.postings import (
     BLOCK,
     Postings,
-    PostingSource,
     from_variable_bytes,
     ranges,
     write_postings,
 )
-from tamis.text.analyze import Analyzer
+from tamis.retrieve.vocabulary import by_bytes, encoded
 
 KNOWN_TERMS = 1 << 16
 
@@ -73,45 +70,6 @@ class Term:
     overflow_tf: Array
 
 
-class SegmentWriter:
-    """Takes documents one by one; `close` writes the segment."""
-
-    def __init__(
-        self, folder: Path, analyzer: Analyzer, *, positions: bool, keep: Keep | None = None
-    ) -> None:
-        self._folder = folder
-        self._keep = keep
-        self._positions = positions
-        folder.mkdir(parents=True)
-        self._store = StoreWriter(folder)
-        self._inverter = Inverter(analyzer, folder, positions=positions)
-
-    @property
-    def count(self) -> int:
-        return self._store.count
-
-    def add(self, document: Document) -> None:
-        self._store.add(document)
-        self._inverter.add(document.contents)
-
-    def discard(self) -> None:
-        """Let go of the files; the folder is removed with what no manifest names."""
-        self._store.discard()
-
-    def close(self) -> SegmentInfo:
-        columns, dropped = self._store.close(self._keep)
-        terms, lengths, runs = self._inverter.finish()
-        columns |= _write_inverted(self._folder, terms, lengths, runs, positions=self._positions)
-        for path in self._folder.glob("run-*"):
-            path.unlink()
-        info = SegmentInfo(self._folder.name, self._store.count, columns)
-        if not len(dropped):
-            return info
-        bits = np.zeros(self.count, dtype=bool)
-        bits[dropped] = True
-        return with_deleted(self._folder, info, bits, "deleted-at-first")
-
-
 def with_deleted(folder: Path, info: SegmentInfo, bits: Array, name: str) -> SegmentInfo:
     """Write which documents are deleted, and return the segment's new description."""
     path = folder / name
@@ -119,24 +77,22 @@ def with_deleted(folder: Path, info: SegmentInfo, bits: Array, name: str) -> Seg
     return replace(info, deleted=name, deleted_info=write_column(path, np.packbits(bits), "u1"))
 
 
-def _write_inverted(
-    folder: Path, terms: Sequence[str], lengths: Array, sources: Sequence[PostingSource], *, positions: bool
-) -> dict[str, ColumnInfo]:
-    encoded = [term.encode("utf-8", "surrogatepass") for term in terms]
-    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
-    order = sorted(range(len(encoded)), key=encoded.__getitem__)
-    length_norms = norms(lengths)
-    columns = {
-        name: write_column(folder / name, values, dtype)
-        for name, values, dtype in (
-            ("terms.text", np.frombuffer(b"".join(encoded), np.uint8), "u1"),
-            ("terms.ends", ends, smallest_unsigned(int(ends[-1]))),
-            ("terms.order", np.array(order, dtype=np.uint32), "u4"),
-            ("documents.lengths", lengths, "u4"),
-            ("documents.norms", length_norms, "u1"),
-        )
+def write_terms(folder: Path, terms: Sequence[bytes]) -> dict[str, ColumnInfo]:
+    """Write the vocabulary, in the order of the terms' numbers."""
+    ends = np.cumsum([0, *map(len, terms)], dtype=np.int64)
+    return {
+        "terms.text": write_column(folder / "terms.text", np.frombuffer(b"".join(terms), np.uint8), "u1"),
+        "terms.ends": write_column(folder / "terms.ends", ends, smallest_unsigned(int(ends[-1]))),
+        "terms.order": write_column(folder / "terms.order", by_bytes(terms), "u4"),
     }
-    return columns | write_postings(folder, sources, length_norms, positions=positions)
+
+
+def write_lengths(folder: Path, lengths: Array) -> dict[str, ColumnInfo]:
+    """Write the documents' lengths, exact and rounded."""
+    return {
+        "documents.lengths": write_column(folder / "documents.lengths", lengths, "u4"),
+        "documents.norms": write_column(folder / "documents.norms", norms(lengths), "u1"),
+    }
 
 
 class Segment:
@@ -380,7 +336,6 @@ def merge_segments(folder: Path, segments: Sequence[Segment]) -> SegmentInfo:
     columns, _ = store.close()
     lengths = [segment.lengths[source.kept] for segment, source in zip(segments, sources, strict=True)]
     positions = all(segment.has_positions for segment in segments)
-    columns |= _write_inverted(
-        folder, list(vocabulary), np.concatenate(lengths), sources, positions=positions
-    )
+    columns |= write_lengths(folder, np.concatenate(lengths)) | write_terms(folder, encoded(vocabulary))
+    columns |= write_postings(folder, sources, norms(np.concatenate(lengths)), positions=positions)
     return SegmentInfo(folder.name, count, columns)

@@ -7,9 +7,12 @@ from functools import cache
 from pathlib import Path
 
 from tamis.documents import Document
+from tamis.processes import Crew
+from tamis.retrieve.build import SegmentWriter
+from tamis.retrieve.parcels import Builder
 from tamis.retrieve.score import BM25, Lengths
 from tamis.retrieve.search import collection_of, search
-from tamis.retrieve.segment import Segment, SegmentWriter
+from tamis.retrieve.segment import Segment
 from tamis.text.analyze import get_analyzer
 
 
@@ -19,7 +22,9 @@ def warm(lengths: Lengths = "lucene") -> None:
     and loaded. Models with rounded lengths and with exact ones run two forms of it."""
     model = BM25() if lengths == "lucene" else BM25(variant="atire")
     with tempfile.TemporaryDirectory() as folder:
-        writer = SegmentWriter(Path(folder) / "warm", get_analyzer("plain"), positions=False)
+        writer = SegmentWriter(
+            Path(folder) / "warm", Crew(Builder(get_analyzer("plain"), positions=False), 1)
+        )
         writer.add(Document("1", "warm"))
         segment = Segment(Path(folder) / "warm", writer.close())
         search([segment], model, {"warm": 1.0}, 1, collection_of([segment]), backend="numba")

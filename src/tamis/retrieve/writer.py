@@ -17,9 +17,12 @@ from tamis.corpus import DuplicateIdError, Keep
 from tamis.documents import Document
 from tamis.errors import CorruptError, InputError, TamisError, UnknownDocumentError
 from tamis.files import storage_errors, sync_folder
+from tamis.processes import Crew
+from tamis.retrieve.build import SegmentWriter
 from tamis.retrieve.commit import Commit
 from tamis.retrieve.manifest import Manifest, is_index_file, remove_unnamed, writer_lock
-from tamis.retrieve.segment import Segment, SegmentInfo, SegmentWriter, merge_segments, with_deleted
+from tamis.retrieve.parcels import Builder
+from tamis.retrieve.segment import Segment, SegmentInfo, merge_segments, with_deleted
 from tamis.text.analyze import get_analyzer
 
 SEGMENTS_KEPT = 8  # a commit that leaves more merges the smallest ones
@@ -47,10 +50,18 @@ class IndexWriter:
     """Collects changes; `commit` makes them visible all at once. Made by `create` and `Index.writer`."""
 
     def __init__(
-        self, folder: Path, commit: Commit, on_duplicate: OnDuplicate, *, is_new: bool = False
+        self,
+        folder: Path,
+        commit: Commit,
+        on_duplicate: OnDuplicate,
+        *,
+        is_new: bool = False,
+        workers: int = 1,
     ) -> None:
         if on_duplicate not in _KEEP:
             raise InputError(f"no rule {on_duplicate!r} for duplicates", remedy="use error, replace or skip")
+        if workers < 1:
+            raise InputError(f"cannot build with {workers} workers", remedy="use 1 or more")
         self._folder = folder
         self._last = commit
         self._on_duplicate: OnDuplicate = on_duplicate
@@ -59,6 +70,7 @@ class IndexWriter:
         self._ended = False
         self._deleted: dict[str, Array] = {}  # segment name -> bits to be committed
         self._open: SegmentWriter | None = None
+        self._crew = Crew(Builder(commit.analyzer, positions=commit.manifest.positions), workers)
 
     @property
     def pending(self) -> int:
@@ -144,6 +156,7 @@ class IndexWriter:
     def discard(self) -> None:
         """Forget what was not committed, and end."""
         self._ended = True
+        self._crew.close()
         if self._open is not None:
             self._open.discard()
             self._open = None
@@ -172,8 +185,7 @@ class IndexWriter:
     def _new_segment(self) -> SegmentWriter:
         return SegmentWriter(
             self._folder / "segments" / self._new_name(),
-            self._last.analyzer,
-            positions=self._last.manifest.positions,
+            self._crew,
             keep=_KEEP[self._on_duplicate],
         )
 
@@ -238,9 +250,10 @@ def create(
     positions: bool = False,
     overwrite: bool = False,
     on_duplicate: OnDuplicate = "error",
+    workers: int = 1,
 ) -> Iterator[IndexWriter]:
     """Begin an index in a new or empty folder; until the first commit there is none, or the one to be
-    overwritten."""
+    overwritten. `workers` processes at most build it, this one included."""
     folder = Path(path)
     get_analyzer(analyzer)  # an unknown name should fail before anything is written
     if folder.is_file():
@@ -257,7 +270,7 @@ def create(
         remove_unnamed(folder)
         manifest = Manifest(secrets.token_hex(8), _generation(folder), analyzer, positions, ())
         commit = Commit.of(folder, manifest)
-        yield from discarding(IndexWriter(folder, commit, on_duplicate, is_new=True))
+        yield from discarding(IndexWriter(folder, commit, on_duplicate, is_new=True, workers=workers))
 
 
 def _generation(folder: Path) -> int:

@@ -67,6 +67,11 @@ _STEP_4 = _by_last_but_one(
     "al> ance> ence> er> ic> able> ible> ant> ement> ment> ent> ion> ou> ism> ate> iti> ous> ive> ize>"
 )
 
+# with which a word must end for any step to change it: plurals, -ed and -ing, y, the suffixes above, e and ll
+_LAST_LETTERS = frozenset("sdgyel") | {
+    suffix[-1] for step in (_STEP_2, _STEP_3, _STEP_4) for rules in step.values() for suffix, _ in rules
+}
+
 
 def stem(word: str) -> str:
     """The stem of a word in lower case.
@@ -75,6 +80,8 @@ def stem(word: str) -> str:
     ['run', 'relat', 'happi', 'possibl', 'archaeolog', 'is']
     """
     if len(word) < 3 and len(_shape(word)) < 3:
+        return word
+    if word[-1] not in _LAST_LETTERS:
         return word
     word = _plural(word)
     word = _past_and_progressive(word)
