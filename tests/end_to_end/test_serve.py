@@ -64,11 +64,9 @@ class Served:
 
 
 @contextmanager
-def serving(
-    folder: Path, *options: str, key: str | None = None, ready: bool = True, tokens: bool = False
-) -> Iterator[Served]:
-    command = [sys.executable, "-m", "tamis", "serve", "idx", "--port", "0", "--workers", "1", *options]
-    command += [] if tokens else ["--no-tokens"]
+def serving(folder: Path, *options: str, key: str | None = None, ready: bool = True) -> Iterator[Served]:
+    fixed = ["--port", "0", "--workers", "1", "--no-tokens"]
+    command = [sys.executable, "-m", "tamis", "serve", "idx", *fixed, *options]
     process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None

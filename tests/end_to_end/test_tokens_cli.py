@@ -131,7 +131,7 @@ def test_killed_before_each_change_of_a_file(
 def test_a_server_makes_them_beside_answering(tmp_path: Path, tiny_checkpoint: Callable[..., Path]) -> None:
     model = tiny_checkpoint(tmp_path / "m", layers=1, positions=48)
     index = Index.build((Document(*each) for each in TEXTS.items()), tmp_path / "idx")
-    with serving(tmp_path, "-p", "bm25 % 5 >> mono(model=m)", "--deadline", "60s", tokens=True) as served:
+    with serving(tmp_path, "-p", "bm25 % 5 >> mono(model=m)", "--deadline", "60s", "--tokens") as served:
         before = served.post("/search", query="sieve soup").json()["results"]
         served.wait(lambda: TokenStore.open(index, Tokenizer(model)) is not None)
         assert served.post("/search", query="sieve soup").json()["results"] == before

@@ -262,19 +262,6 @@ def test_duo_learns_from_all_pairs_of_a_list(loss: Any, folder: Path, tmp_path: 
     assert losses[-1] < losses[0]
 
 
-def test_texts_that_are_read_alone_too_add_what_mono_would_learn(folder: Path) -> None:
-    def losses(kind: Any, **options: Any) -> float:
-        drawn = Drawn(kind, group=3, **options)
-        model = Model(str(folder), third_segment=True)
-        plan = recipe(folder, model=model, examples=drawn, loss=Loss("kl"), optimiser=Optimiser(steps=1))
-        task = RankingTask(plan, load_start(model, 0), Examples.of(data(taught=True), plan), device="cpu")
-        task.module.eval()
-        return float(task.module(task.parts(0, 0, 1)[0].batch).detach())
-
-    both = losses("duo_lists", alone=True)
-    assert both == pytest.approx(losses("duo_lists") + losses("grouped"), rel=1e-5)
-
-
 def test_dropout_falls_on_packed_inputs_too_and_not_on_their_attention(folder: Path) -> None:
     encoder = Encoder.from_checkpoint(load_checkpoint(folder)).train()
     inputs = torch.tensor([2, 11, 3, 30, 31, 3]), torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([0, 6]).int()

@@ -14,8 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer as Library
-from tokenizers import models, pre_tokenizers
 
 from tamis import Document, Index, Query, Ranking, columns
 from tamis.errors import CorruptError, InputError, LockedError, UnknownDocumentError
@@ -117,24 +115,6 @@ def test_many_ids_by_compiled_code_and_without(
     assert same(fast, store.texts(ids))
 
 
-@pytest.mark.parametrize("in_order", [True, False])
-def test_numbers_of_ids_that_are_alike(tmp_path: Path, in_order: bool) -> None:
-    kernel = pytest.importorskip("tamis.retrieve.kernel")
-    ids = sorted(["a", "aa", "ab", "ab\nc", "abc", "b", "é", "éa", "日本", "😀", "\n", "z" * 300])
-    held = ids[::2] if in_order else ids[::-2]
-    store = Index.build([Document(identity, "") for identity in held], tmp_path / "idx").segments[0].store
-    for wanted in (ids, ["ab", "nobody", "", "\ud800", "zz", "z" * 301, *ids]):
-        expected = [held.index(identity) if identity in held else -1 for identity in wanted]
-        lines = [identity for identity in wanted if "\n" not in identity]
-        assert store.numbers(wanted).tolist() == expected
-        assert store.numbers(wanted * 10).tolist() == expected * 10
-        assert store.numbers(lines * 10).tolist() == [store.number(identity) for identity in lines] * 10
-    assert kernel.find_ids.signatures  # it was the compiled search
-    for count in (1, 100):
-        with pytest.raises(InputError, match="the id 7 is int, not str"):
-            store.numbers([7] * count)  # type: ignore[list-item]
-
-
 def test_unknown_and_deleted_ids(index: Index, tokenizer: Tokenizer) -> None:
     store = build_tokens(index, tokenizer)
     with pytest.raises(UnknownDocumentError, match="the index holds no document 'nobody'"):
@@ -167,17 +147,6 @@ def test_limit(index: Index, tokenizer: Tokenizer) -> None:
     for limit in (0, 10_000):
         with pytest.raises(InputError, match=f"cannot keep {limit} tokens a document"):
             build_tokens(index, tokenizer, limit=limit)
-
-
-def test_large_vocabulary(tmp_path: Path) -> None:
-    """Token numbers beyond 16 bits."""
-    words = {"[CLS]": 0, "[SEP]": 1, "?": 2} | {f"tamis{n}": n for n in range(3, 70_000)}
-    library = Library(models.WordLevel(words, unk_token="?"))
-    library.pre_tokenizer = pre_tokenizers.Whitespace()
-    library.save(str(tmp_path / "tokenizer.json"))
-    index = Index.build([Document("d1", "tamis69999 tamis3")], tmp_path / "idx")
-    store = build_tokens(index, Tokenizer(tmp_path))
-    assert store.texts(["d1"]).ids.tolist() == [69_999, 3]
 
 
 def test_an_index_without_documents(tmp_path: Path, tokenizer: Tokenizer) -> None:

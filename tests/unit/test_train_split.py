@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,18 +59,25 @@ def made() -> tuple[TrainingSet, list[Group]]:
 
 
 def learned(
-    folder: Path, loss: Loss, kind: Any, *, accumulate: int = 1, tokens: int | None = None, world: int = 1
+    folder: Path,
+    loss: Loss,
+    kind: Any,
+    *,
+    accumulate: int = 1,
+    tokens: int | None = None,
+    world: int = 1,
+    alone: bool = False,
 ) -> tuple[int, float, Any]:
     """How many parts a step of all groups has, its loss, and its gradient."""
     data, groups = made()
     size = len(groups) // accumulate
     stream = Stream(lambda number: Batch(data, groups[number * size : (number + 1) * size]), 1)
     recipe = Recipe(
-        Model(str(folder), third_segment=kind == "duo_lists"),
+        Model(str(folder), third_segment=True),
         (Data(set="unused"),),
         Optimiser(steps=1, dropout=0.0, accumulate=accumulate),
         Run(batch=size, tokens=tokens),
-        Examples(kind, group=7, alone=kind == "duo_lists"),
+        Examples(kind, group=7, alone=alone),
         loss,
         Limits(8, 48),
     )
@@ -96,16 +104,27 @@ def taught(task: RankingTask | LongTask, world: int) -> tuple[int, float, Any]:
         (Loss("margin_mse", labels=0.5), "grouped"),
         (Loss("kl", labels=0.5), "grouped"),
         (Loss("kl", labels=0.5), "duo_lists"),
+        (Loss("kl", labels=0.5), "duo_lists, alone"),
     ],
 )
 def test_a_split_step_is_the_whole_one(loss: Loss, kind: Any, folder: Path) -> None:
-    parts, value, gradient = learned(folder, loss, kind)
+    kind, _, alone = kind.partition(", ")
+    learn = partial(learned, folder, loss, kind, alone=bool(alone))
+    parts, value, gradient = learn()
     assert parts == 1 and gradient.abs().max() > 0
     for split in ({"tokens": 60}, {"accumulate": 2}, {"world": 2}, {"accumulate": 4, "tokens": 60}):
-        several, same, found = learned(folder, loss, kind, **split)
+        several, same, found = learn(**split)
         assert several > 1
         assert same == pytest.approx(value, rel=1e-6), split
         assert torch.allclose(found, gradient, rtol=1e-5, atol=1e-8 * float(gradient.abs().max())), split
+
+
+def test_texts_that_are_read_alone_too_add_what_mono_would_learn(folder: Path) -> None:
+    loss = Loss("kl", labels=0.5)
+    _, both, gradient = learned(folder, loss, "duo_lists", alone=True)
+    parts = [learned(folder, loss, kind) for kind in ("duo_lists", "grouped")]
+    assert both == pytest.approx(sum(value for _, value, _ in parts), rel=1e-9)
+    assert torch.allclose(gradient, sum(found for _, _, found in parts))
 
 
 def learned_of_documents(

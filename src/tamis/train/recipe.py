@@ -34,9 +34,9 @@ from tamis.fields import (
     build,
     check,
 )
-from tamis.models.templates import Form
 from tamis.text.topics import TopicField
 from tamis.train.bases import bundled, read_tables
+from tamis.train.recipe_model import Model, Narrow
 
 __all__ = [
     "KINDS",
@@ -69,44 +69,6 @@ __all__ = [
 Kind = Literal["balanced", "grouped", "duo", "teacher_pairs", "duo_lists"]
 LossName = Literal["pointwise", "duo", "hinge", "softmax", "listwise", "margin_mse", "logit_mse_ce", "kl"]
 Curriculum = Literal["rank", "score"]
-
-
-@dataclass(frozen=True, slots=True)
-class Narrow:
-    """The sizes of a narrower model that has the start's words and new layers: see `tamis.train.narrow`."""
-
-    layers: Count
-    hidden: Count
-    heads: Count
-    feed_forward: Count
-
-    def __post_init__(self) -> None:
-        check(self)
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """Where training starts."""
-
-    start: Text  # a bundled model, a folder or a name on the hub
-    revision: Text | None = None  # of the hub
-    labels: Literal[1, 2] | None = None  # outputs of the head: a score, or irrelevant and relevant; as it is
-    third_segment: bool = False  # for duo: a segment embedding for the second text
-    layers: tuple[Whole, ...] | None = None  # those to keep, numbered from 0 (all)
-    embedding: Count | None = None  # a narrower table of words: see `tamis.train.factorise`
-    narrow: Narrow | None = None  # a narrower model over its words
-    form: Form | None = None  # of mono's inputs: see `tamis.models.templates`; None: as the start has it
-
-    def __post_init__(self) -> None:
-        check(self)
-        if self.layers is not None and (not self.layers or list(self.layers) != sorted(set(self.layers))):
-            raise InputError(
-                f"layers of [model] is {list(self.layers)}", remedy="name each once, in their order"
-            )
-        if self.narrow is not None and (self.layers is not None or self.embedding is not None):
-            raise InputError(
-                "[model] has narrow with layers or embedding", remedy="give sizes in [model.narrow] alone"
-            )
 
 
 @dataclass(frozen=True, slots=True)
