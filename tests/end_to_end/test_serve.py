@@ -5,13 +5,9 @@ from __future__ import annotations
 import json
 import signal
 import socket
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,6 +20,7 @@ from tamis import Document, Index
 from tamis.cli import main
 from tamis.formats import read_corpus, read_queries
 from tamis.text.analyze import get_analyzer
+from tests.end_to_end.served import Served, serving
 
 httpx = pytest.importorskip("httpx")
 pytest.importorskip("fastapi")
@@ -36,55 +33,6 @@ ODD = [
     Document("../x%2Fy", "Dots and percent signs."),
     Document("日本 🙂", "<script>alert(1)</script> a sieve 🙂 of sieves", title="Sieves’ title"),
 ]
-
-
-class Served:
-    """A server process, and a client of it."""
-
-    def __init__(self, process: subprocess.Popen[str], url: str, key: str | None = None) -> None:
-        self.process, self.url = process, url
-        headers = {"authorization": f"Bearer {key}"} if key else {}
-        self.client = httpx.Client(base_url=url, headers=headers, timeout=60)
-
-    def post(self, path: str, **body: Any) -> Any:
-        return self.client.post(path, json=body)
-
-    def get(self, path: str) -> Any:
-        return self.client.get(path)
-
-    def metric(self, line: str) -> float:
-        lines = self.get("/metrics").text.splitlines()
-        return next((float(each.rpartition(" ")[2]) for each in lines if each.startswith(line)), 0.0)
-
-    def wait(self, condition: Callable[[], bool]) -> None:
-        until = time.monotonic() + 60
-        while not condition():
-            assert time.monotonic() < until
-            time.sleep(0.01)
-
-
-@contextmanager
-def serving(folder: Path, *options: str, key: str | None = None, ready: bool = True) -> Iterator[Served]:
-    fixed = ["--port", "0", "--workers", "1", "--no-tokens"]
-    command = [sys.executable, "-m", "tamis", "serve", "idx", *fixed, *options]
-    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stderr is not None
-        lines = []
-        while not (line := process.stderr.readline()).rstrip().endswith("/"):
-            lines.append(line)
-            assert line, "".join(lines)
-        served = Served(process, line.rpartition(" ")[2].strip(), key)
-        if ready:
-            served.wait(lambda: served.get("/readyz").status_code == 200)
-        yield served
-        served.client.close()
-        process.terminate()
-        assert process.wait(60) == 0
-        assert process.stderr.read() == ""  # no traceback in the log
-    finally:
-        process.kill()
-        process.wait()
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from tamis.infer.cross_encoder import BUNDLED, bundled_models, bundled_tokenizer
 from tamis.infer.tokens import TokenStore
 from tamis.models.tokenizer import Tokenizer
 from tamis.retrieve.manifest import writer_lock
-from tests.end_to_end.test_serve import serving
+from tests.end_to_end.served import serving
 
 TEXTS = {f"d{n}": f"A sieve of {n} holes, and the soup of day {n * 7}." for n in range(12)}
 
@@ -131,7 +131,7 @@ def test_killed_before_each_change_of_a_file(
 def test_a_server_makes_them_beside_answering(tmp_path: Path, tiny_checkpoint: Callable[..., Path]) -> None:
     model = tiny_checkpoint(tmp_path / "m", layers=1, positions=48)
     index = Index.build((Document(*each) for each in TEXTS.items()), tmp_path / "idx")
-    with serving(tmp_path, "-p", "bm25 % 5 >> mono(model=m)", "--deadline", "60s", "--tokens") as served:
+    with serving(tmp_path, "-p", "bm25 % 5 >> mono(model=m)", "--deadline", "60s", tokens=True) as served:
         before = served.post("/search", query="sieve soup").json()["results"]
         served.wait(lambda: TokenStore.open(index, Tokenizer(model)) is not None)
         assert served.post("/search", query="sieve soup").json()["results"] == before
