@@ -5,10 +5,10 @@
 
 Generated passages (see synthetic.py), read from a TSV file by `tamis index`. With several numbers of
 `--workers` they take turns, `--builds` times, and the files that they write are compared: they must be the
-same. Times are of the clock and of the processors; a machine that has other things to do inflates the first,
-so the load at the time is given too. Memory is the sum of the peaks of all the processes. Then tantivy builds
-with as many threads as tamis had processes at last, and both answer the same queries as in first_stage.py, in
-turns, one core each.
+same. Times are of the clock and of the processors. Where other programs run, the clock says little: `others`
+is how many cores they kept busy meanwhile. Memory is the sum of the peaks of all the processes. Then tantivy
+builds with as many threads as tamis had processes at last, and both answer the same queries as in
+first_stage.py, in turns, one core each.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from machine import SCRATCH, in_a_process, peak_mib, processor, versions
 def build_tamis(corpus: Path, folder: Path, workers: int) -> dict[str, Any]:
     """Build by the command, and watch its processes."""
     command = [sys.executable, "-m", "tamis", "index", corpus, "-o", folder, "--overwrite"]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    before, busy, started = children_s(), busy_s(), time.perf_counter()
     peaks: dict[int, float] = {}
     process = subprocess.Popen([*command, "--workers", str(workers), "--json"], stdout=subprocess.PIPE)
     assert process.stdout is not None
@@ -46,8 +46,7 @@ def build_tamis(corpus: Path, folder: Path, workers: int) -> dict[str, Any]:
     watcher.join()
     if process.returncode:
         raise SystemExit(f"error: tamis index ended with status {process.returncode}")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    used = (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime)
+    used = children_s() - before
     return {
         "workers": workers,
         "build_s": said["seconds"],
@@ -55,8 +54,20 @@ def build_tamis(corpus: Path, folder: Path, workers: int) -> dict[str, Any]:
         "processes": len(peaks),
         "peak_mib": sum(peaks.values()),
         "index_mb": said["bytes"] / 1e6,
-        "load": os.getloadavg()[0],
+        "others": (busy_s() - busy - used) / (time.perf_counter() - started),
     }
+
+
+def children_s() -> float:
+    """Processor time of the processes that this one has started and waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def busy_s() -> float:
+    """Processor time of all programs since the machine was started."""
+    user, nice, system = Path("/proc/stat").read_text().split()[1:4]
+    return (int(user) + int(nice) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def watch(process: subprocess.Popen[bytes], peaks: dict[int, float]) -> None:
@@ -96,7 +107,6 @@ def build_tantivy(corpus: Path, folder: Path, threads: int, results: Any) -> Non
             "cpu_s": used.ru_utime + used.ru_stime,
             "peak_mib": peak_mib(),
             "index_mb": size,
-            "load": os.getloadavg()[0],
         }
     )
 
@@ -144,11 +154,13 @@ def show(report: dict[str, Any]) -> None:
     first = next(iter(by_workers.values()))
     for workers, builds in by_workers.items():
         ratios = [one["build_s"] / other["build_s"] for one, other in zip(first, builds, strict=True)]
+        others = [f"{each['others']:.1f}" for each in builds]
         median = {key: float(np.median([each[key] for each in builds])) for key in ("build_s", "cpu_s")}
         print(
             f"--workers {workers}: {median['build_s']:.1f} s, {median['cpu_s']:.1f} s of processors, "
             f"{max(each['peak_mib'] for each in builds):,.0f} MiB, "
-            f"times as fast as the first: {', '.join(f'{ratio:.2f}' for ratio in ratios)}"
+            f"times as fast as the first: {', '.join(f'{ratio:.2f}' for ratio in ratios)} "
+            f"(others kept {', '.join(others)} cores busy)"
         )
     if report["engines"]:
         print(f"{'':9}" + "".join(f"{title:>12}" for _, title in COLUMNS))

@@ -185,7 +185,8 @@ class _Other:
         """The error for one that has ended before us."""
         self._process.kill()
         status = self._process.wait()
-        how = f"with status {status}" if status >= 0 else f"by signal {signal.Signals(-status).name}"
+        names = {each.value: each.name for each in signal.Signals}
+        how = f"with status {status}" if status >= 0 else f"by signal {names.get(-status, -status)}"
         remedy = "what is committed is whole; if memory ran out use fewer workers (--workers)"
         return TamisError(f"a worker process was ended {how}", remedy=remedy)
 
