@@ -27,7 +27,7 @@ from tamis.rank.given import placed
 from tamis.rank.mono import Mono
 from tamis.ranking import Ranking, ScoreKind
 from tamis.serve.admission import Promise, fits
-from tamis.serve.costs import Costs
+from tamis.serve.costs import Costs, Pace
 from tamis.serve.job import Job
 from tamis.serve.lane import GIVING_WAY, LONGEST_WAIT, Lane
 from tamis.serve.metrics import Metrics
@@ -448,6 +448,24 @@ def test_what_is_not_admitted_ends_with_its_first_stage(load: Load) -> None:
 
     ((only,), _) = ranked(run)
     assert (only.final, only.complete, only.expected, len(only.done)) == (True, False, 1, 1)
+
+
+def test_very_many_who_are_not_admitted_are_told_one_after_the_other(load: Load) -> None:
+    async def run(work: Work) -> tuple[list[Outcome], list[Outcome]]:
+        load.known_to(work)
+        await load.begun(work, 1000.0)
+        work.pace = Pace(0.5)
+        work.pace.learn(0.1)
+        streams = [work.stages(asked(load.steps, 200.0), lambda: None) for _ in range(2)]
+        found = [[each async for each in stream] for stream in streams]
+        load.gate.set()
+        return found[0], found[1]
+
+    (first, second), _ = ranked(run)
+    # the second has its ranking at once and its end later, unless the machine took as long for the first
+    assert [each.final for each in first] == [True]
+    assert [each.final for each in second] in ([False, True], [True])
+    assert {(each.expected, len(each.done)) for each in first + second} == {(1, 1)}
 
 
 def test_who_stops_listening_frees_what_was_done_for_it(load: Load) -> None:

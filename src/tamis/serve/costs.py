@@ -105,3 +105,27 @@ class Peak:
     def learn(self, seconds: float) -> None:
         if seconds >= self.seconds:
             self._longest, self._when = seconds, self._clock()
+
+
+class Pace:
+    """Turns for what must leave the processor to other work: so far apart that it takes a `share` of a core.
+
+    >>> pace = Pace(0.125, lambda: 0.0)
+    >>> pace.learn(0.01)  # seconds of a processor that each takes
+    >>> [round(pace.turn(), 2) for _ in range(3)]
+    [0.0, 0.08, 0.16]
+    """
+
+    def __init__(self, share: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._share, self._clock = share, clock
+        self._each, self._next = 0.0, 0.0
+
+    def learn(self, seconds: float) -> None:
+        self._each = _FORGET * self._each + (1 - _FORGET) * seconds if self._each else seconds
+
+    def turn(self) -> float:
+        """Seconds to wait until the next turn, which is taken."""
+        now = self._clock()
+        at = max(self._next, now)
+        self._next = at + self._each / self._share
+        return at - now

@@ -251,9 +251,16 @@ class Service:
     async def _write(self, make: Callable[[], dict[str, Any]], outcome: Outcome) -> Answer:
         """An answer, by the one thread that writes them: the loop must not wait for long texts."""
         started = time.monotonic()
-        body = await asyncio.get_running_loop().run_in_executor(self._writer, lambda: as_json(make()))
+        body, used = await asyncio.get_running_loop().run_in_executor(self._writer, _timed, make)
         self._writing.learn(time.monotonic() - started)
+        self.work.pace.learn(2 * used)  # to search, and to receive and send, takes about as much again
         return Answer(body, outcome)
+
+
+def _timed(make: Callable[[], dict[str, Any]]) -> tuple[bytes, float]:
+    """The JSON of an answer, and the seconds of a processor that it took."""
+    started = time.thread_time()
+    return as_json(make()), time.thread_time() - started
 
 
 def _tasks() -> int:

@@ -11,9 +11,10 @@ models can take, the answers that come without them would leave them no time to 
 
 A request is admitted to a lane with as many stages as can be done before its deadline, by what such stages
 have taken lately and what is promised to those that came before. So the models' time goes to answers that
-become complete, and the others are told at once. When the deadline passes all the same, the request is
-answered with the stages that have finished. What nobody waits for any more is dropped before it begins, and
-a call of it is given up at its next batch.
+become complete, and the others are told at once; but if very many are, they are told one after the other:
+answers without the models must leave them the processor. When the deadline passes all the same, the request
+is answered with the stages that have finished. What nobody waits for any more is dropped before it begins,
+and a call of it is given up at its next batch.
 """
 
 from __future__ import annotations
@@ -26,10 +27,13 @@ from dataclasses import dataclass
 
 from tamis.errors import TamisError
 from tamis.ranking import Ranking
+from tamis.serve.costs import Pace
 from tamis.serve.job import Done, Job
 from tamis.serve.lane import Lane
 from tamis.serve.metrics import Gauge, Metrics
 from tamis.serve.pipelines import Step
+
+_PARTIAL = 0.125  # of a core, for answers that are not complete
 
 
 class Overloaded(TamisError):
@@ -79,6 +83,7 @@ class Work:
     def __init__(self, queue: int, metrics: Metrics, *, join: bool = True) -> None:
         self._queue, self._metrics = queue, metrics
         self.in_work = 0
+        self.pace = Pace(_PARTIAL)
         self._search = Lane("search", self._pass, metrics, models=False, join=False, gives_way=True)
         self._model = Lane("model", self._pass, metrics, join=join)
         metrics.gauges += [
@@ -141,7 +146,10 @@ class Work:
         job = self._begin(request)
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.wrap_future(job.future), request.seconds)
-        return self._outcome(request, job, len(job.done))
+        outcome = self._outcome(request, job, len(job.done))
+        if not outcome.complete:
+            await asyncio.sleep(self._turn(job))
+        return outcome
 
     async def stages(self, request: Request, ended: Callable[[], object]) -> AsyncGenerator[Outcome]:
         """The same, with what it has come to after each stage. Where the time is up after one that was given
@@ -171,6 +179,9 @@ class Work:
                 while given < settled:
                     given += 1
                     final = over and given == settled
+                    if final and given < len(job.steps) and (wait := self._turn(job)):
+                        yield self._outcome(request, job, given, final=False)
+                        await asyncio.sleep(wait)
                     yield self._outcome(request, job, given, final=final)
                     if final:
                         return
@@ -180,6 +191,10 @@ class Work:
         finally:
             timer.cancel()
             job.future.cancel()
+
+    def _turn(self, job: Job) -> float:
+        """Seconds until an answer that is not complete has its turn, or until its deadline."""
+        return min(self.pace.turn(), max(job.deadline - time.monotonic(), 0.0))
 
     def _begin(self, request: Request, news: Callable[[], object] | None = None) -> Job:
         deadline = time.monotonic() + request.seconds
