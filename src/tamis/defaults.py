@@ -9,14 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-#: A model so small that it reads a hundred candidates in the time that the last one takes for a few.
-FIRST_READER = "mono-tiny"
-CANDIDATES, READ = 100, 20  # of the first stage, and of the first reader
-
 #: By name: chosen on the frontier of quality and time, see docs/tradeoff.md.
-NAMED: Mapping[str, str] = {
-    "fast": f"bm25 % {CANDIDATES} >> mono(model={FIRST_READER}) % {READ} >> mono",
-}
+NAMED: Mapping[str, str] = {"fast": "bm25 % 50 >> mono"}
 
 #: What `tamis search`, `tamis serve` and the page begin with.
 INTERACTIVE = "fast"
