@@ -85,7 +85,9 @@ def values(annotation: Any) -> str:
     """
     kinds = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     named = [
-        ", ".join(f"`{each}`" for each in get_args(kind)) if get_origin(kind) is Literal else _WORDS[kind]
+        ", ".join(f"`{each}`" for each in get_args(kind))
+        if get_origin(kind) is Literal
+        else _WORDS.get(kind, f"`{kind.__name__.lower()}(...)`")  # a stage, in `choose`
         for kind in kinds
     ]
     return ", ".join(named)

@@ -353,7 +353,8 @@ def test_the_command_is_killed_and_resumes(place: Path) -> None:
     lines = [json.dumps({"_id": d.id, "title": d.title, "text": d.text}) for d in documents]
     (place / "corpus.jsonl").write_text("".join(f"{line}\n" for line in lines))
     whole = "import sys; from tamis.cli import main; sys.exit(main())"
-    command = ["index", str(place / "corpus.jsonl"), "-o", str(place / "idx"), "--commit-every", "10"]
+    command = ["index", str(place / "corpus.jsonl"), "-o", str(place / "idx")]
+    command += ["--commit-every", "10", "--no-tokens"]
     killed = subprocess.run([sys.executable, "-c", KILLED, *command], capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     index = Index.open(place / "idx")

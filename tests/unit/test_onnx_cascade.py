@@ -92,7 +92,8 @@ def test_an_exit_is_a_model_of_so_many_layers_with_that_head(
     reached = backend.walk(inputs, all_stay, 512)
     for number in range(len(LAYERS)):
         alone = Engine(OnnxBackend(shortened(checkpoint, number), precision)).margins(inputs)
-        assert np.allclose(reached[:, number], alone, atol=1e-5)
+        # as int8 a model's own head is rounded too, those of exits are not
+        assert np.allclose(reached[:, number], alone, atol=1e-5 if precision == "fp32" else 0.05)
     assert reached[:, -1].tolist() == alone.tolist() == backend.margins(inputs).tolist(), "of the same graph"
 
 
