@@ -393,7 +393,7 @@ BAD = {
     ),
     "unknown option of a stage": (
         ["rerank", "bm25.run", *C, *Q, *NEW, "-p", "mono(device=cpu)"],
-        "mono has no option 'device': it takes model, score, form, precision, query_limit, limit, cut, revision",
+        "mono has no option 'device': it takes model, score, form, precision, query_limit, limit, cut, ",
     ),
     "onto itself": (["rerank", "bm25.run", *C, *Q, "-o", "./bm25.run", *P], "bm25.run is read, and would be"),
     "into a folder": (["rerank", "bm25.run", *C, *Q, "-o", "idx", *P], "idx is a folder"),
