@@ -7,13 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from tamis.errors import CorruptError, InputError
 from tamis.infer.engine import Engine
 from tamis.infer.onnx_backend import OnnxBackend, export
+from tamis.models import saturation
 from tamis.models.checkpoint import load_checkpoint
 from tamis.models.graph import Precision, per_row
+from tamis.models.saturation import products_saturate
 from tamis.models.templates import Inputs
 
 FAMILIES = ("bert", "roberta", "electra", "albert", "distilbert")
@@ -50,6 +53,30 @@ def test_int8_is_close_to_fp32(tiny_checkpoint: Callable[..., Path], tmp_path: P
     exact, small = (Engine(OnnxBackend(checkpoint, p)).margins(inputs) for p in ("fp32", "int8"))
     assert not np.array_equal(exact, small)
     assert np.corrcoef(exact, small)[0, 1] > 0.97
+
+
+def test_the_model_that_is_tried_for_cut_sums_is_as_written() -> None:
+    size, largest = (saturation.INNER, saturation.OUTER), saturation.LARGEST
+    model = onnx.load_from_string(saturation.MODEL)
+    onnx.checker.check_model(model, full_check=True)
+    (node,), (weights,) = model.graph.node, model.graph.initializer
+    assert (node.op_type, node.domain, list(node.input)) == ("MatMulInteger", "", ["x", "weights"])
+    assert np.array_equal(onnx.numpy_helper.to_array(weights), np.full(size, largest, np.int8))
+
+
+def test_unsigned_weights_give_the_same_scores_on_every_processor(
+    tiny_checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they are where signed products are cut; where they are not, both are exact and equal."""
+    saturates = products_saturate()
+    checkpoint = load_checkpoint(tiny_checkpoint(tmp_path / "bert", hidden=64))
+    found = {}
+    for unsigned in (False, True):
+        monkeypatch.setattr("tamis.models.graph.products_saturate", lambda unsigned=unsigned: unsigned)
+        found[unsigned] = Engine(OnnxBackend(checkpoint, "int8")).margins(some_inputs())
+    exact = Engine(OnnxBackend(checkpoint, "fp32")).margins(some_inputs())
+    assert np.corrcoef(exact, found[True])[0, 1] > 0.97
+    assert saturates or found[True].tolist() == found[False].tolist()
 
 
 def test_layers_that_share_weights_score_as_layers_with_the_same_weights(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: Tokens a batch: as many as keep what a layer computes inside a core's cache.
 TOKEN_BUDGET = 512
 #: Goes up when graphs are written otherwise, so that neither old files nor old scores are used.
-FORMAT = "5"
+FORMAT = "6"
 _MADE_FROM, _FORMAT = "tamis.checkpoint", "tamis.format"
 
 
@@ -120,7 +120,14 @@ def open_session(graph: Path | bytes) -> Any:
 def _made_from(session: Any, checkpoint: Checkpoint) -> bool:
     """Whether an exported graph is of these very weights: the folder's may have changed since."""
     made = session.get_modelmeta().custom_metadata_map
-    return (made.get(_MADE_FROM), made.get(_FORMAT)) == (checkpoint.fingerprint, FORMAT)
+    return (made.get(_MADE_FROM), made.get(_FORMAT)) == (checkpoint.fingerprint, _format())
+
+
+def _format() -> str:
+    """How graphs are written here: those of another kind of processor would be slow, or wrong."""
+    from tamis.models.saturation import products_saturate
+
+    return f"{FORMAT}-unsigned" if products_saturate() else FORMAT
 
 
 def _graph(checkpoint: Checkpoint, precision: Precision) -> bytes:
@@ -129,7 +136,7 @@ def _graph(checkpoint: Checkpoint, precision: Precision) -> bytes:
 
     if checkpoint.folder.parent != BUNDLED:
         return _written(checkpoint, precision)
-    key = f"{checkpoint.folder.name}-{checkpoint.fingerprint}-{precision}-{FORMAT}"
+    key = f"{checkpoint.folder.name}-{checkpoint.fingerprint}-{precision}-{_format()}"
     return kept_graph(key, lambda: _written(checkpoint, precision))
 
 
@@ -139,6 +146,6 @@ def _written(checkpoint: Checkpoint, precision: Precision) -> bytes:
     from tamis.models.graph import build_graph
 
     model = build_graph(checkpoint.config, checkpoint.tensors, precision)
-    set_model_props(model, {_MADE_FROM: checkpoint.fingerprint, _FORMAT: FORMAT})
+    set_model_props(model, {_MADE_FROM: checkpoint.fingerprint, _FORMAT: _format()})
     graph: bytes = model.SerializeToString()
     return graph

@@ -9,11 +9,12 @@ the next, and each part gives the `logits` of its exit. A listwise model gives `
 
 int8: weights have one scale an output channel, activations one scale a token, found while running. The more
 usual single scale for a whole batch makes a score depend on the other texts in its batch, and is coarser.
-Products of small integers add up exactly, so the int8 scores do not depend on the batch in a single bit. Two
-things keep the rounding of activations small. What comes out of a norm has a few channels that are far larger
-than the others: they are divided by a factor that the weights are multiplied by (SmoothQuant, Xiao et al.
-2023; here from the norm's own weights, without calibration texts). And what comes out of the activation is
-hardly ever negative, so its zero lies near the end of the scale.
+Products of small integers add up exactly, so the int8 scores do not depend on the batch in a single bit, nor
+on the processor: where sums of signed products are cut, weights are unsigned too (`tamis.models.saturation`).
+Two things keep the rounding of activations small. What comes out of a norm has a few channels that are far
+larger than the others: they are divided by a factor that the weights are multiplied by (SmoothQuant, Xiao et
+al. 2023; here from the norm's own weights, without calibration texts). And what comes out of the activation
+is hardly ever negative, so its zero lies near the end of the scale.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tamis.columns import Array
 from tamis.models.config import EncoderConfig
 from tamis.models.quantise import Rounded, channel_factors, per_row
+from tamis.models.saturation import products_saturate
 
 Precision = Literal["fp32", "int8"]
 OPSET = 21
@@ -207,13 +209,18 @@ class _Quantised(_Writer):
         quantised, scales = per_row(weights if x.factors is None else weights * x.factors)
         # a layer of ALBERT is multiplied with what comes out of several norms
         own = f"{name}.{x.norm}" if x.norm else name
+        steps, zero = quantised.T, []
+        if products_saturate():
+            steps = (steps.astype(np.int16) + _MIDDLE).astype(np.uint8)
+            zero = [self.constant(f"zero_{_MIDDLE}", np.uint8(_MIDDLE))]
         product = self.node(
             "MatMulIntegerToFloat",
             x.quantised,
-            self.constant(f"{own}.weight", quantised.T),
+            self.constant(f"{own}.weight", steps),
             self.constant("one", np.float32(1)),
             self.constant(f"{own}.scale", scales),
             x.zero,
+            *zero,
             domain=_EXTENSIONS,
         )
         return self.node("Mul", product, x.scale)
