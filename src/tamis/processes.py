@@ -27,7 +27,8 @@ from tamis.files import storage_errors
 
 Member = TypeVar("Member")
 
-_AT_A_TIME = 2  # tasks that another process has: the one that it does, and the next
+# tasks that another process has: the one that it does, and what keeps it busy while we do one of our own
+_AT_A_TIME = 3
 _BACKLOG = 6  # tasks a process that may be under way, or done and waiting for an earlier one
 _MAIN = "import sys; sys.path[:] = sys.argv[1:]; from tamis.processes import work; work()"
 
@@ -47,8 +48,9 @@ class Result(NamedTuple):
 
 
 class Crew(Generic[Member]):
-    """Calls methods of an object here and, in other processes, of copies of it. The copies are made when the
-    first task comes; each lives as long as its process, so that it may keep what it learns.
+    """Calls methods of an object here and, in other processes, of copies of it. The copies are made by
+    `start`, at the latest when the first task comes; each lives as long as its process, so that it may keep
+    what it learns.
 
     >>> folder = getfixture("tmp_path")
     >>> with Crew("a,b", processes=1) as crew:
@@ -74,10 +76,22 @@ class Crew(Generic[Member]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def start(self) -> None:
+        """Start the other processes, if they are not there: they take a moment until they can do a task."""
+        if self._others:
+            return
+        for number in range(1, self._processes):
+            try:
+                self._others.append(_Other(number, self._messages))
+            except OSError as error:
+                problem = f"cannot start process {number + 1} of {self._processes} ({error.strerror})"
+                raise TamisError(problem, remedy="use fewer workers (--workers)") from error
+            self._others[-1].tell(self.member)
+
     def submit(self, folder: Path, method: str, *arguments: Any, here: bool = False) -> None:
         """Give a task to the process that has least to do, or do it here if all have enough."""
-        if self._processes > 1 and not self._others and not here:
-            self._start()
+        if not here:
+            self.start()
         self._collect()
         number = self._count
         self._count += 1
@@ -119,15 +133,6 @@ class Crew(Generic[Member]):
         for other in self._others:
             other.end()
         self._others = []
-
-    def _start(self) -> None:
-        for number in range(1, self._processes):
-            try:
-                self._others.append(_Other(number, self._messages))
-            except OSError as error:
-                problem = f"cannot start process {number + 1} of {self._processes} ({error.strerror})"
-                raise TamisError(problem, remedy="use fewer workers (--workers)") from error
-            self._others[-1].tell(self.member)
 
     def _collect(self, wait: bool = False) -> None:
         """Take in what the others say."""

@@ -154,6 +154,18 @@ def test_a_small_collection_starts_no_process(tmp_path: Path, monkeypatch: pytes
     assert len(Index.build(documents(2000), tmp_path / "idx", workers=8)) == 2000
 
 
+def test_processes_that_were_started_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They start before the first parcel is full, and the collection ends before it is."""
+    started = []
+    start = Crew.start
+    monkeypatch.setattr(Crew, "start", lambda self: started.append(start(self)))
+    monkeypatch.setattr(build, "PARCEL", 1 << 16)
+    made = [Index.build(documents(300), tmp_path / str(workers), workers=workers) for workers in (1, 3)]
+    assert started
+    assert columns(made[0]) == columns(made[1])
+    assert not list(made[1].path.rglob("task-*"))
+
+
 def test_adding_and_committing_with_workers(tmp_path: Path, small_parcels: None, waiting: None) -> None:
     made = []
     for workers in (1, 2):

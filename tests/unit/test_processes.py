@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ def test_whoever_waits_does_what_nobody_has_begun(tmp_path: Path, monkeypatch: p
     with Crew("abc", processes=3) as crew:
         for n in range(10):
             crew.submit(tmp_path, "center", n)
-        assert len(list(tmp_path.glob("task-*"))) == 4  # two for each of the others
+        assert len(list(tmp_path.glob("task-*"))) == 6  # three for each of the others
         assert [result.value for result in crew.results()] == ["abc".center(n) for n in range(10)]
     assert list(tmp_path.iterdir()) == []
 
@@ -62,6 +63,25 @@ def test_no_process_is_started_for_what_is_to_be_done_here(
     with Crew("abc", processes=8) as crew:
         crew.submit(tmp_path, "upper", here=True)
         assert next(crew.results()).value == "ABC"
+
+
+def test_processes_are_started_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_MAIN", DEAF)
+    started = []
+    popen = subprocess.Popen
+
+    def count(*arguments: Any, **options: Any) -> Any:
+        started.append(popen(*arguments, **options))
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", count)
+    with Crew("abc", processes=3) as crew:
+        crew.start()
+        assert len(started) == 2
+        crew.start()
+        crew.submit(tmp_path, "upper")
+        assert len(started) == 2
+    assert [process.poll() is None for process in started] == [False, False]
 
 
 def test_an_error_of_another_process_is_ours(tmp_path: Path, waiting: None) -> None:

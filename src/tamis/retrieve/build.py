@@ -22,7 +22,8 @@ from tamis.retrieve.postings import Encoded, PostingsWriter, batches
 from tamis.retrieve.segment import SegmentInfo, with_deleted, write_lengths
 from tamis.retrieve.vocabulary import by_hash
 
-PARCEL = 1 << 24  # bytes of documents; the first full parcel starts the other processes
+PARCEL = 1 << 24  # bytes of documents; a full one is the least that is shared with other processes
+_START = 4  # they are started when the first parcel is full to one part in so many
 _AT_LEAST = 64  # bytes that a document counts as
 
 
@@ -60,6 +61,8 @@ class SegmentWriter:
         self.count += 1
         if self._size >= PARCEL:
             self._give_away()
+        elif not self._parcels and self._size >= PARCEL // _START:
+            self._crew.start()
 
     def _give_away(self) -> None:
         """Have the open parcel made into a run, and take in what is ready of those before it."""
@@ -103,8 +106,10 @@ class SegmentWriter:
             self._give_away()
         for result in self._crew.results():
             self._take_in(result)
+        order = self._order_terms()
         columns, dropped = self._store.close(self._keep)
-        columns |= self._write_inverted()
+        columns |= write_lengths(self._folder, np.concatenate(self._lengths))
+        columns |= self._write_postings(order)
         for path in self._folder.glob("run-*"):
             path.unlink()
         info = SegmentInfo(self._folder.name, self.count, columns)
@@ -114,14 +119,20 @@ class SegmentWriter:
         bits[dropped] = True
         return with_deleted(self._folder, info, bits, "deleted-at-first")
 
-    def _write_inverted(self) -> dict[str, ColumnInfo]:
-        columns = write_lengths(self._folder, np.concatenate(self._lengths))
+    def _order_terms(self) -> Array:
+        """The order of the terms in the segment. They are given away first of all that is left to be written:
+        another process is busy with them while this one does what it alone can do."""
         terms = list(self._terms)
-        order = by_hash(np.concatenate(self._hashes), terms.__getitem__)
         self._terms.clear()
-        self._submit("terms", [terms[number] for number in order.tolist()])
-        del terms
+        order = by_hash(np.concatenate(self._hashes), terms.__getitem__)
+        lengths = np.fromiter(map(len, terms), np.uint32, len(terms))
+        self._submit("terms", lengths, b"".join(terms), order)
+        return order
+
+    def _write_postings(self, order: Array) -> dict[str, ColumnInfo]:
+        """Merge the runs; what comes of the terms is among the results too."""
         counts = self._renumber(order)
+        columns: dict[str, ColumnInfo] = {}
         writer = PostingsWriter(self._folder, self._crew.member.positions)
         for first, last, parts in self._batches(batches(counts)):
             self._submit("encode", parts, first, last)

@@ -88,9 +88,13 @@ class Builder:
         kept = run if spill is None else write_run(folder / spill, run)
         return Made(pack_frames(lengths, parts), in_terms, first_term, new_terms, hashes, kept)
 
-    def terms(self, folder: Path, terms: Sequence[bytes]) -> dict[str, ColumnInfo]:
-        """Write the vocabulary."""
-        return write_terms(folder, terms)
+    def terms(self, folder: Path, lengths: Array, text: bytes, order: Array) -> dict[str, ColumnInfo]:
+        """Write the vocabulary: terms that are given end to end, in this order."""
+        ends = np.cumsum(lengths, dtype=np.int64)
+        starts = (ends - lengths)[order].tolist()
+        return write_terms(
+            folder, [text[start:end] for start, end in zip(starts, ends[order].tolist(), strict=True)]
+        )
 
     def encode(self, folder: Path, parts: Sequence[Part], first: int, last: int) -> Encoded:
         """The posting lists of the terms first..last-1, from their parts in all runs."""
