@@ -2,9 +2,9 @@
 
     python bench/serve.py [--model mono] [--seconds 30] [--clients 32] [--out bench/results/serve.json]
 
-The bundled collection is indexed, tokenised (`tamis tokens`) and served by `tamis serve`, a process of its
-own pinned to one core; the clients are connections of this process, pinned to the others. Each sends its next
-question as soon as the last is answered. These things are measured:
+The bundled collection is indexed, tokenised for the pipeline's models (`tamis tokens`) and served by `tamis
+serve`, a process of its own pinned to one core; the clients are connections of this process, pinned to the
+others. Each sends its next question as soon as the last is answered. These things are measured:
 
 - start: from the start of the process to its first answer, and until its models are loaded;
 - load: so many clients for so many seconds: answers by status, how many were complete, how many came after
@@ -12,6 +12,8 @@ question as soon as the last is answered. These things are measured:
   the end;
 - patient: the same with clients that wait as long as Retry-After says before they ask again;
 - streamed: the same by server-sent events, with the time to the ranking of the first stage;
+- bars: of these, what a server is judged by: complete answers in a second, answers of all three that came
+  after their deadline, and the median time to the first streamed stage;
 - sharing: questions answered completely in a second with one client, which is one at a time; with all clients
   and calls shared between requests; and with all clients and calls not shared (`--one-at-a-time`). With a
   deadline of a minute, so that nothing is left out. Once with the pipeline, once with few short candidates of
@@ -53,8 +55,9 @@ import tamis
 from tamis import Index
 from tamis.cli import status_of
 from tamis.formats import read_corpus, read_queries
-from tamis.infer.cross_encoder import CrossEncoder
 from tamis.infer.tokens import build_tokens
+from tamis.plan import rerankers
+from tamis.stages import build
 
 DEMO = Path(tamis.__file__).parent / "demo_data"
 MINUTE = 60_000  # milliseconds
@@ -266,6 +269,11 @@ def under_load(
             "start": {"answering_s": round(server.answering, 2), "ready_s": round(server.ready, 2)},
             "deadline_ms": options.deadline,
             **reports,
+            "bars": {
+                "complete_per_s": {name: each["complete_per_s"] for name, each in reports.items()},
+                "late": sum(each["late"] for each in reports.values()),
+                "first_stage_p50_ms": reports.get("streamed", {}).get("first_stage_p50_ms"),
+            },
             "rss_mb": memory,
         }
 
@@ -320,9 +328,11 @@ def main() -> None:
             SHAPES["tiny"] = (4, 384, 12)
             model = str(Path(folder) / "tiny")
             write_model(Path(model), (document.text for document in documents), "tiny")
-        build_tokens(Index.open(index), CrossEncoder(model).tokenizer)
-        pin(first=False)
         pipeline = options.pipeline or f'bm25 % {options.candidates} >> mono(model="{model}") % 10'
+        # or the server would make them while it is measured
+        for reranker in rerankers(build(pipeline, Index.open(index))):
+            build_tokens(Index.open(index), reranker.encoder.tokenizer)
+        pin(first=False)
         questions = [_json(query=query) for query in queries]
         patient = [_json(query=query, deadline_ms=MINUTE) for query in queries]
         short = [" ".join(document.text.split()[:20]) for document in documents[:200]]

@@ -106,7 +106,7 @@ def test_a_name_is_shown_as_the_stages_that_it_stands_for(page):
     assert page.texts("#named option") == [""] * len(NAMED)
     assert page.one(".expression").get_attribute("value") == NAMED["fast"]
     assert page.one(".expression").get_attribute("list") == "named"
-    assert page.texts("#controls-a .stage .name") == ["mono"]
+    assert page.texts("#controls-a .stage .name") == ["mono", "mono"]
     page.one(".expression").send_keys(keys.CONTROL + "a" + keys.NULL, "bm25 % 7", keys.TAB)
     page.until(lambda: page.state.get("a") == "bm25 % 7")
     page.one(".expression").send_keys(keys.CONTROL + "a" + keys.NULL, "fast", keys.TAB)
@@ -240,9 +240,30 @@ def test_the_page_says_what_went_wrong(page):
     page.open(q=QUERY, a="bm25 %")
     page.refused += 1
     assert "expected a whole number of at least 1 after %" in page.one(".notice[role=alert]").text
-    page.one(".expression").send_keys(keys.CONTROL, "a", keys.NULL, "bm25 % 7", keys.TAB)
+    page.one(".expression").send_keys(keys.CONTROL, "a", keys.NULL, "bm25 % 7", keys.ENTER)
     page.until(lambda: len(page.all("#results .card")) == 7)
+    assert page.run("return document.activeElement.className") == "expression"  # still in use
     assert page.all(".notice") == []
+
+
+def test_a_new_expression_leaves_the_focus_where_the_keys_take_it(page):
+    page.open(q=QUERY, a="bm25 % 9")
+
+    def write(text, *pressed):
+        page.one(".expression").send_keys(keys.CONTROL + "a" + keys.NULL, text, *pressed)
+        page.until(lambda: len(page.all("#results .card")) == int(text.split()[-1]))
+        page.settle()
+        return page.run("return document.activeElement.className || document.activeElement.id")
+
+    assert write("bm25 % 8", keys.ENTER) == "expression"
+    assert write("bm25 % 7", keys.TAB) == "count"  # what comes after it
+    before = write("bm25 % 6", keys.SHIFT + keys.TAB + keys.NULL)  # among what is drawn again
+    assert before == "add"
+    assert page.run("return document.activeElement.isConnected")
+    page.open(a="fast")
+    page.one(".expression").send_keys(keys.CONTROL + "a" + keys.NULL, "fast", keys.ENTER)  # as it is shown
+    page.until(lambda: page.one(".expression").get_attribute("value") == NAMED["fast"])
+    assert page.run("return document.activeElement.className") == "expression"
 
 
 def test_a_server_in_a_hurry_that_asks_for_a_key(page, serving, index, models):

@@ -92,7 +92,7 @@ def test_models_that_a_client_may_name(index: Index, model: str) -> None:
 
 def test_a_revision_that_the_server_does_not_have_is_named(index: Index) -> None:
     pipelines = Pipelines(index, "bm25 % 5 >> mono(revision=v1)")
-    remedy = "use duo, mono of revision v1, mono, mono-tiny"
+    remedy = "use duo, mono of revision v1, mono, mono-nano, mono-tiny"
     with pytest.raises(ExpressionError, match=f"this server has no model 'mono' of revision 'abc': {remedy}"):
         pipelines.search("bm25 >> mono(model=mono, revision=abc)")
     assert pipelines.search("bm25 % 5 >> mono(revision=v1)")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
@@ -29,7 +27,7 @@ from tamis.ranking import Ranking, ScoreKind
 from tamis.serve.admission import Promise, fits
 from tamis.serve.costs import Costs, Pace
 from tamis.serve.job import Job
-from tamis.serve.lane import GIVING_WAY, LONGEST_WAIT, Lane
+from tamis.serve.lane import LONGEST_WAIT, Lane
 from tamis.serve.metrics import Metrics
 from tamis.serve.pipelines import Step
 from tamis.serve.work import Outcome, Overloaded, Request, Work
@@ -146,29 +144,12 @@ def test_a_lane_with_nothing_else_to_do_tries_though_the_estimate_is_too_large()
 
     async def run(work: Work) -> Outcome:
         await work.rank(asked([step(once_slow)], 10.0))
-        while work._search._batch:  # the lane has still to put the last request away
-            await asyncio.sleep(0.001)
         once_slow.seconds = 0.0
         return await work.rank(asked([step(once_slow)], 0.7))
 
     outcome, _ = ranked(run)
     assert outcome.complete
     assert once_slow.calls == [1, 1]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="niceness is a thread's own on Linux alone")
-def test_a_search_gives_way_and_the_caller_does_not() -> None:
-    seen = []
-
-    class Looks(Finds):
-        def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
-            seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
-            return super().apply(rankings, depth)
-
-    before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-    ranked(lambda work: work.rank(asked([step(Looks())], 10.0)))
-    assert seen == [min(before + GIVING_WAY, 19)]
-    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before
 
 
 def test_a_full_house() -> None:
@@ -261,23 +242,136 @@ def test_who_shares_a_call_is_told_of_the_own_share(
         assert counts == [(3 * len(models), 0), (2 * len(models), len(models)), (2 * len(models),) * 2]
 
 
-def test_an_estimate_that_is_not_renewed_becomes_smaller() -> None:
+class Clock:
+    """A clock that goes when it is told to."""
+
     now = 0.0
-    costs = Costs(lambda: now)
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_an_estimate_that_is_not_renewed_becomes_smaller(clock: Clock) -> None:
+    costs = Costs(clock)
     costs.learn("mono", 10, 1.0)
     assert costs.seconds("mono", 20) == pytest.approx(2.0)
     costs.learn("mono", 10, 2.0)
     assert costs.seconds("mono", 10) == pytest.approx(1.3)
-    costs.learn("mono", 10, 0.1, given_up=True)  # says only that it takes longer than that
-    assert costs.seconds("mono", 10) == pytest.approx(1.3)
-    costs.learn("mono", 10, 1.0, given_up=True)  # as long again, for all that is known
-    assert costs.seconds("mono", 10) == pytest.approx(0.7 * 1.3 + 0.3 * 2.0)
     assert not costs.is_old("mono")
-    now = 65.0
+    clock.now = 65.0
     assert costs.is_old("mono")
-    assert costs.seconds("mono", 10) == pytest.approx((0.7 * 1.3 + 0.3 * 2.0) / 2)
-    costs.learn("mono", 10, 0.1)  # and the new counts for more: 0.7 of a half is kept
-    assert costs.seconds("mono", 10) == pytest.approx(0.35 * (0.7 * 1.3 + 0.3 * 2.0) + 0.65 * 0.1)
+    assert costs.seconds("mono", 10) == costs.guess(10) == pytest.approx(1.3 / 2)
+    costs.learn("mono", 10, 0.5)  # and the new counts for more: 0.7 of a half is kept
+    assert costs.seconds("mono", 10) == pytest.approx(0.35 * 1.3 + 0.65 * 0.5)
+
+
+def test_an_estimate_grows_by_what_has_passed_its_deadline_alone(clock: Clock) -> None:
+    costs = Costs(clock)
+    costs.learn_unfinished("mono", 10, 3.0, late=False)
+    assert costs.seconds("mono", 10) is None  # its client left: nothing is known
+    costs.learn("mono", 10, 1.0)
+    clock.now = 4.0
+    costs.learn_unfinished("mono", 10, 0.9, late=False)
+    assert costs.seconds("mono", 10) == pytest.approx(1.0)
+    clock.now = 6.0
+    assert costs.is_old("mono")  # nor is it as if it had been measured
+    costs.learn_unfinished("mono", 10, 0.2, late=True)  # says only that it takes longer than that
+    assert costs.seconds("mono", 10) == pytest.approx(1.0)
+    assert not costs.is_old("mono")
+    costs.learn_unfinished("mono", 10, 1.0, late=True)  # as long again, for all that is known
+    assert costs.seconds("mono", 10) == pytest.approx(0.7 + 0.3 * 2.0)
+    costs.learn_unfinished("mono", 10, 2.0, late=False)  # that it took so long is no guess
+    assert costs.seconds("mono", 10) == pytest.approx(0.7 * 1.3 + 0.3 * 2.0)
+
+
+def test_one_slow_call_is_not_believed_and_a_fast_one_is(clock: Clock) -> None:
+    costs = Costs(clock)
+    costs.learn("mono", 10, 0.4)
+    costs.learn("mono", 10, 60.0)  # the machine stood still
+    assert costs.seconds("mono", 10) == pytest.approx(0.7 * 0.4 + 0.3 * 4 * 0.4)
+    for _ in range(12):  # but if it stays so
+        costs.learn("mono", 10, 60.0)
+    assert costs.seconds("mono", 10) == pytest.approx(60.0, rel=0.1)
+    costs.learn("mono", 10, 0.5, spared=True)  # many scores were in the cache
+    assert costs.seconds("mono", 10) == pytest.approx(42.0, rel=0.1)
+    costs.learn("mono", 10, 0.5)
+    assert costs.seconds("mono", 10) == pytest.approx(0.7 * 4 * 0.5 + 0.3 * 0.5)
+
+
+def test_a_stage_is_tried_again_however_slow_it_once_was(clock: Clock) -> None:
+    stage = Finds(2)
+
+    async def run(work: Work) -> list[bool]:
+        work._search._costs = costs = Costs(clock)
+        costs.learn(step(stage).key, 1, 1e6)
+        complete = []
+        for clock.now in (0.0, 4.0, 6.0, 6.0, 6.0):
+            outcome = await work.rank(asked([step(Finds(1)), step(stage)], 100.0))
+            complete.append(outcome.complete)
+        return complete
+
+    complete, _ = ranked(run)
+    # not at once; after a while one is let through, and by what it took the others are
+    assert complete == [False, False, True, True, True]
+    assert stage.calls == [1, 1, 1]
+
+
+def test_a_stage_that_was_never_measured_is_reached_behind_one_that_was(clock: Clock) -> None:
+    """By the slowest stage that is known, it would take far too long."""
+    first, second = Finds(1), Finds(2)
+
+    async def run(work: Work) -> list[bool]:
+        work._search._costs = costs = Costs(clock)
+        costs.learn("another", 1, 1e6)
+        costs.learn(step(first).key, 1, 1.0)
+        return [(await work.rank(asked([step(first), step(second)], 100.0))).complete for _ in range(2)]
+
+    assert ranked(run)[0] == [True, True]
+
+
+def test_the_first_request_is_not_refused(load: Load) -> None:
+    """Nothing is known, and the server's own trial is under way."""
+
+    async def run(work: Work) -> list[Outcome]:
+        trial = await load.begun(work, 600.0)
+        first = asyncio.create_task(work.rank(asked(load.steps, 100.0, partial=False)))
+        await until(lambda: work.waiting)
+        load.gate.set()
+        return [await trial, await first]
+
+    assert [outcome.complete for outcome in ranked(run)[0]] == [True, True]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_client_that_leaves_says_nothing_of_the_cost_and_one_whose_time_is_up_does(
+    load: Load, late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_until_given_up(rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
+        found = Finds.apply(load.read, rankings, depth)
+        load.steps[1].models[0].encoder.engine.check()  # as engines do before each batch
+        return found
+
+    monkeypatch.setattr(load.read, "apply", run_until_given_up)
+
+    async def run(work: Work) -> float | None:
+        task = await load.begun(work, 1000.0)
+        if late:
+            work._model._batch[0].deadline = time.monotonic()
+        else:
+            task.cancel()
+            await asyncio.sleep(0)
+        load.gate.set()
+        await until(lambda: not work._model._batch)
+        return work._model._costs.seconds("reads", 1)
+
+    known, metrics = ranked(run)
+    assert 'tamis_dropped_total{when="running"} 1' in metrics.text()
+    assert (known is not None) == late
 
 
 # -- admission
@@ -365,6 +459,28 @@ def test_no_more_is_promised_than_can_be_kept(load: Load) -> None:
     assert load.read.calls == [1, 1]
     assert 'tamis_admission_total{lane="model",outcome="whole"} 2' in metrics.text()
     assert 'tamis_admission_total{lane="model",outcome="none"} 1' in metrics.text()
+
+
+def test_some_of_the_stages_are_done_where_that_takes_nothing_from_complete_answers(
+    load: Load, clock: Clock
+) -> None:
+    find, read = load.steps
+    cheap = replace(read, stage=Finds(3), key="cheap")
+    steps = [find, cheap, read]
+
+    async def run(work: Work) -> list[Outcome]:
+        work._model._costs = Costs(clock)
+        load.known_to(work)
+        work._model._costs.learn("cheap", load.find.count, 1.0)
+        alone = await work.rank(asked(steps, 60.0))  # 101 s do not fit, and one does
+        busy = await load.begun(work, 1000.0)
+        beside = await work.rank(asked(steps, 140.0))  # the same, behind 100 s of another
+        load.gate.set()
+        await busy
+        return [alone, beside]
+
+    outcomes, _ = ranked(run)
+    assert [len(outcome.done) for outcome in outcomes] == [2, 1]
 
 
 def test_who_has_less_time_goes_first_where_that_makes_nobody_late(load: Load) -> None:
@@ -466,6 +582,42 @@ def test_very_many_who_are_not_admitted_are_told_one_after_the_other(load: Load)
     assert [each.final for each in first] == [True]
     assert [each.final for each in second] in ([False, True], [True])
     assert {(each.expected, len(each.done)) for each in first + second} == {(1, 1)}
+
+
+def test_an_answer_that_is_not_complete_can_be_written_before_its_turn(load: Load) -> None:
+    """Otherwise many would be written at once, at their deadline, and some would be late."""
+
+    async def run(work: Work) -> list[Outcome]:
+        load.known_to(work)
+        await load.begun(work, 1000.0)
+        work.pace = Pace(0.5)
+        work.pace.learn(50.0)  # so that a turn comes every 100 s, by which a slow test has returned
+        outcomes = [await work.rank(asked(load.steps, 200.0)) for _ in range(4)]
+        load.gate.set()
+        return outcomes
+
+    started = time.monotonic()
+    outcomes, _ = ranked(run)
+    ended = time.monotonic()
+    assert [outcome.complete for outcome in outcomes] == [False] * 4
+    waits = [outcome.not_before - started for outcome in outcomes]
+    assert waits[0] <= ended - started
+    assert waits[1] == pytest.approx(100.0 + waits[0], abs=1.0)
+    assert 200.0 <= waits[2] <= waits[3] <= 200.0 + ended - started  # not after the deadline
+
+
+def test_nobody_is_told_to_come_after_those_who_did_not_come_back(load: Load) -> None:
+    async def run(work: Work) -> list[int | None]:
+        load.known_to(work)
+        lane, job = work._model, Job(load.steps[1:], Ranking(Query("0", "x")), time.monotonic() + 1000.0)
+        job.ranking = placed(Query("0", "x"), [Document(str(n), "x") for n in range(load.find.count)])
+        told = [lane.retry_after(job, 160.0) for _ in range(2)]
+        assert lane.takes(job)  # nobody is there: the lane is free
+        return [*told, lane.retry_after(job, 160.0)]
+
+    first, second, later = ranked(run)[0]
+    assert (first, later) == (1, 1)
+    assert second > 1
 
 
 def test_who_stops_listening_frees_what_was_done_for_it(load: Load) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from tamis.rank.evidence import whole_sentences
 from tamis.ranking import Hit, Ranking, Span
 from tamis.retrieve.index import Index
-from tamis.serve.highlight import places
+from tamis.serve.highlight import Marker
 from tamis.serve.job import Done
 from tamis.serve.limits import SHOWN
 from tamis.serve.pipelines import Built
@@ -36,7 +36,7 @@ def answer(
         "results": results(ranking, built.index, sent),
         "complete": outcome.complete,
         "finished": outcome.done[-1].step.name,
-        "ms": _ms(time.monotonic() - started),
+        "ms": _ms(max(time.monotonic(), outcome.not_before) - started),
         "stages": [_stage(done, trace, sent) for done in outcome.done],
     }
 
@@ -64,7 +64,7 @@ def as_json(value: Any) -> bytes:
 
 def results(ranking: Ranking, index: Index, sent: Sequence[str] | None) -> list[dict[str, Any]]:
     """Rank, score and text of each candidate, with the places of the query's words."""
-    terms = index.weights(ranking.query.text)
+    marker = Marker(index.analyzer, index.weights(ranking.query.text))
     found = []
     for hit, document in zip(ranking, ranking.documents(), strict=True):
         text = document.text[:SHOWN]
@@ -74,8 +74,8 @@ def results(ranking: Ranking, index: Index, sent: Sequence[str] | None) -> list[
                 "title": document.title[:SHOWN],
                 "text": text,
                 "cut": len(document.text) > SHOWN,
-                "highlights": places(text, index.analyzer, terms),
-                "title_highlights": places(document.title[:SHOWN], index.analyzer, terms),
+                "highlights": marker.places(text),
+                "title_highlights": marker.places(document.title[:SHOWN]),
                 "evidence": evidence(ranking.evidence.get(hit.id, ()), document.text, len(text)),
             }
         )

@@ -11,7 +11,10 @@ from typing import NamedTuple
 _FORGET = 0.7  # what is left of an estimate after the next measurement
 _TRUSTED = 5.0  # seconds that an estimate holds as it is
 _HALF_LIFE = 60.0  # seconds in which it halves then
-_GIVEN_UP = 2.0  # times what a call had taken when it was given up: how much was left is not known
+_LATE = 2.0  # times what a call had taken when its time was up: how much was left is not known
+#: Times that an estimate and a new measurement may be apart before the larger counts for less: a machine that
+#: stands still once must not end all work, and what is short is not so by accident.
+_APART = 4.0
 _REMEMBERED = 256  # stages with an estimate
 
 
@@ -39,29 +42,36 @@ class Costs:
 
     def guess(self, work: int) -> float:
         """For a stage that has not run yet: as a unit of the slowest stage that is known."""
+        now = self._clock()
         with self._lock:
-            return work * max((calls.each for calls in self._calls.values()), default=0.0)
+            each = (calls.each * _left(now - calls.when) for calls in self._calls.values())
+            return work * max(each, default=0.0)
 
     def is_old(self, stage: str) -> bool:
-        """Whether it was not measured for a while."""
+        """Whether it was not measured for a while, or never: it may be tried, whatever the estimate says."""
         with self._lock:
             calls = self._calls.get(stage)
         return calls is None or self._clock() - calls.when >= _TRUSTED
 
-    def learn(self, stage: str, work: int, seconds: float, *, given_up: bool = False) -> None:
-        """So much work took so long; or it was given up after so long, and would have taken longer."""
+    def learn(self, stage: str, work: int, seconds: float, *, spared: bool = False) -> None:
+        """So much work took so long; `spared` if some of it had not to be done this time."""
         now = self._clock()
         with self._lock:
             old = self._calls.pop(stage, None)
-            if given_up:
-                seconds = max(_GIVEN_UP * seconds, old.each * work if old else 0.0)
-            keep = _FORGET * _left(now - old.when) if old else 0.0
-            before = old or _Calls(0.0, 0.0, now)
-            self._calls[stage] = _Calls(
-                keep * before.seconds + (1 - keep) * seconds, keep * before.work + (1 - keep) * work, now
-            )
+            new = _Calls(seconds, work, now)
+            self._calls[stage] = new if old is None else old.then(new, spared)
             if len(self._calls) > _REMEMBERED:
                 self._calls.popitem(last=False)
+
+    def learn_unfinished(self, stage: str, work: int, seconds: float, *, late: bool) -> None:
+        """So much work was given up after so long: it takes longer than that. How much is a guess, which is
+        only made where the time was up (`late`); a client that leaves says nothing about it."""
+        with self._lock:
+            old = self._calls.get(stage)
+        least = _LATE * seconds if late else seconds
+        before = old.each * work if old else 0.0
+        if late or (old and seconds > before):
+            self.learn(stage, work, max(least, before))
 
 
 class _Calls(NamedTuple):
@@ -74,6 +84,17 @@ class _Calls(NamedTuple):
     @property
     def each(self) -> float:
         return self.seconds / self.work
+
+    def then(self, new: _Calls, spared: bool) -> _Calls:
+        """The means with one call more, which moves them so far and no further."""
+        keep = _FORGET * _left(new.when - self.when)
+        before = self.seconds if spared else min(self.seconds, _APART * new.each * self.work)
+        seconds = min(new.seconds, _APART * self.each * new.work)
+        return _Calls(
+            keep * before + (1 - keep) * seconds,
+            keep * self.work + (1 - keep) * new.work,
+            new.when,
+        )
 
 
 def _left(age: float) -> float:

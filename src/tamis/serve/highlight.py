@@ -12,21 +12,41 @@ _CHUNK = re.compile(r"\S+")
 _LONGEST_KEPT = 40  # characters; longer ones are rare, and would fill the memory
 
 
-def places(text: str, analyzer: Analyzer, terms: Collection[str]) -> list[tuple[int, int]]:
-    """Start and end of the words that the analyzer turns into one of the terms.
+class Marker:
+    """Finds the words that an analyzer turns into one of some terms, in one text after the other.
 
-    >>> places("The sieves, a sieve.", get_analyzer("english"), {"siev"})
+    >>> Marker(get_analyzer("english"), {"siev"}).places("The sieves, a sieve.")
     [(4, 10), (14, 19)]
     """
-    if not terms:
-        return []
-    found = []
-    for chunk in _CHUNK.finditer(text):
-        word, at = chunk[0], chunk.start()
+
+    def __init__(self, analyzer: Analyzer, terms: Collection[str]) -> None:
+        self._analyzer, self._terms = analyzer.name, frozenset(terms)
+        # every answer waits for this: a word that was seen before is not looked at again
+        self._known: dict[str, tuple[tuple[int, int], ...]] = {}
+
+    def places(self, text: str) -> list[tuple[int, int]]:
+        """Start and end of the words."""
+        if not self._terms:
+            return []
+        known, found = self._known, []
+        for chunk in _CHUNK.finditer(text):
+            word = chunk[0]
+            inside = known.get(word)
+            if inside is None:
+                inside = known[word] = self._look(word)
+            if inside:
+                at = chunk.start()
+                found += [(at + start, at + end) for start, end in inside]
+        return found
+
+    def _look(self, word: str) -> tuple[tuple[int, int], ...]:
         # texts have the same words again and again, and stemming one takes longer than finding it here
-        known = _kept if len(word) <= _LONGEST_KEPT else _words
-        found += [(at + a, at + b) for a, b, term in known(word, analyzer.name) if term in terms]
-    return found
+        words = (_kept if len(word) <= _LONGEST_KEPT else _words)(word, self._analyzer)
+        inside: tuple[tuple[int, int], ...] = ()
+        for start, end, term in words:
+            if term in self._terms:
+                inside += ((start, end),)
+        return inside
 
 
 def _words(chunk: str, analyzer_name: str) -> tuple[tuple[int, int, str], ...]:

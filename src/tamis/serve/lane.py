@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,19 +22,10 @@ STARTING = 1.1  # the same for what was admitted, and has waited
 TRYING = 0.7  # the same where nobody else wants the lane: an estimate may be too large
 LONGEST_WAIT = 30  # seconds until a client is told to come back
 SHORT = 0.15  # seconds: while a call is expected to be shorter, others may join it
-GIVING_WAY = 5  # steps of niceness: a quarter of a core beside a thread that has none
 
 
 class Abandoned(Exception):
     """Nobody waits any more for what a lane is doing."""
-
-
-def give_way() -> None:
-    """Let other threads go before this one where both want the same core."""
-    if sys.platform == "linux":  # elsewhere niceness is the whole process's
-        thread = threading.get_native_id()
-        nice = os.getpriority(os.PRIO_PROCESS, thread)
-        os.setpriority(os.PRIO_PROCESS, thread, min(nice + GIVING_WAY, 19))
 
 
 class Lane(threading.Thread):
@@ -53,10 +42,9 @@ class Lane(threading.Thread):
         *,
         models: bool = True,
         join: bool = True,
-        gives_way: bool = False,
     ) -> None:
         super().__init__(name=f"tamis-{name}", daemon=True)
-        self._then, self._metrics, self._join, self._gives_way = then, metrics, join, gives_way
+        self._then, self._metrics, self._join = then, metrics, join
         self._models = models  # whether it is for the stages that have some, or for the others
         self._costs = Costs()
         self._waiting: list[Job] = []
@@ -113,18 +101,30 @@ class Lane(threading.Thread):
     def _agreed(self, job: Job) -> int:
         """How many of its stages a request can be promised. With nobody else to be kept waiting it is tried
         where there is some hope: an estimate may be too large, and is corrected only by trying. A stage of
-        which nothing is known is tried by one request, and the others wait for what comes of it."""
+        which nothing is known is tried by one request, and the others wait for what comes of it. While others
+        are served, nobody who has a ranking already gets some of the stages: under load that would take from
+        complete answers what they need."""
         others = self._others(job)
+        if not others:  # whoever was told to come back is not there: nobody need come after them
+            self._told_until = 0.0
         promised = [Promise(each.deadline, self._left(each)) for each in others]
-        free, first = time.monotonic() + self._busy(), self._next(job)
-        if first is None:
+        free = time.monotonic() + self._busy()
+        if self._next(job) is None:
             return len(job.steps)
-        known = self._costs.seconds(first.key, 1) is not None
-        unheard_of = not known and not any(first.key == step.key for each in others for step in each.steps)
-        for until in range(len(job.steps), len(job.done), -1):
-            own = 0.0 if unheard_of else self._cost(job, until)
-            if not others and (free + TRYING * own <= job.deadline or self._costs.is_old(first.key)):
+        being_tried = {step.key for each in others for step in each.steps}
+
+        def seconds(step: Step, work: int) -> float:
+            known = self._costs.seconds(step.key, work)
+            if known is None and step.key not in being_tried:
+                return 0.0
+            return self._costs.guess(work) if known is None else known
+
+        least = len(job.steps) - 1 if others and job.done else len(job.done)
+        for until in range(len(job.steps), least, -1):
+            hoped = self._cost(job, until, seconds=self._hoped)
+            if not others and free + TRYING * hoped <= job.deadline:
                 return until
+            own = self._cost(job, until, seconds=seconds)
             if fits(free, Promise(job.deadline, HEADROOM * own), promised):
                 return until
         return len(job.done)
@@ -150,21 +150,33 @@ class Lane(threading.Thread):
         """Seconds that are promised to a request beyond what is being done."""
         return self._cost(job, job.granted[self.name], begun=job in self._batch)
 
-    def _cost(self, job: Job, until: int, *, begun: bool = False) -> float:
-        """Seconds that the stages up to `until` will take in this lane; without the next if it has begun."""
-        candidates, seconds = len(job.ranking), 0.0
+    def _cost(
+        self,
+        job: Job,
+        until: int,
+        *,
+        begun: bool = False,
+        seconds: Callable[[Step, int], float] | None = None,
+    ) -> float:
+        """Seconds that the stages up to `until` will take in this lane, by what each is expected to take;
+        without the next if it has begun."""
+        candidates, total = len(job.ranking), 0.0
         for place, step in enumerate(job.steps[len(job.done) : until]):
             if self._is_mine(step) and not (begun and place == 0):
-                seconds += self._seconds(step, step.work(candidates))
+                total += (seconds or self._seconds)(step, step.work(candidates))
             if step.models:
                 candidates = min(step.k or candidates, candidates)
             else:  # it may search
                 candidates = step.k or candidates or DEPTH
-        return seconds
+        return total
 
     def _seconds(self, step: Step, work: int) -> float:
         known = self._costs.seconds(step.key, work)
         return self._costs.guess(work) if known is None else known
+
+    def _hoped(self, step: Step, work: int) -> float:
+        """The least that a stage may take, for all that is known: nothing, if it was not measured lately."""
+        return 0.0 if self._costs.is_old(step.key) else self._seconds(step, work)
 
     # -- the thread
 
@@ -180,8 +192,6 @@ class Lane(threading.Thread):
             raise Abandoned
 
     def run(self) -> None:
-        if self._gives_way:
-            give_way()
         while batch := self._take():
             self._carry_out(batch)
             del batch
@@ -211,7 +221,8 @@ class Lane(threading.Thread):
         still = [job for job in waiting if self._can_start(job, STARTING)]
         if waiting and not still:
             most = max(waiting, key=lambda job: job.deadline)
-            still = [most] if self._can_start(most, TRYING) else []
+            hope = self._costs.is_old(most.step.key) or self._can_start(most, TRYING)
+            still = [most] if hope else []
         for job in waiting:
             if job not in still:
                 job.end()
@@ -259,7 +270,9 @@ class Lane(threading.Thread):
                 rankings = first.stage.apply([job.ranking for job in batch], depth)
         except Abandoned:
             if loaded is not None:
-                self._costs.learn(first.key, work, time.monotonic() - loaded, given_up=True)
+                now = time.monotonic()
+                late = any(now >= job.deadline for job in batch)  # or else the clients have left
+                self._costs.learn_unfinished(first.key, work, now - loaded, late=late)
             self._metrics.dropped.add(len(batch), "running")
             return
         except Exception as error:
@@ -267,11 +280,14 @@ class Lane(threading.Thread):
                 batch[0].end(error)
                 return
             for job in batch:  # one request must not fail the others
+                self._batch = [job]
                 self._carry_out([job])
             return
-        now = time.monotonic()
-        self._costs.learn(first.key, work, now - loaded)
-        self._count(name, len(batch), now - started, sum((tally for _, tally in work_done), start=Tally()))
+        now, tally = time.monotonic(), sum((tally for _, tally in work_done), start=Tally())
+        if tally.inferences or not models:  # where all scores were in a cache, nothing was measured
+            self._costs.learn(first.key, work, now - loaded, spared=tally.cached > 0)
+        self._batch = []  # whoever hears of it may ask again at once, and the lane is free
+        self._count(name, len(batch), now - started, tally)
         for job, ranking in zip(batch, rankings, strict=True):
             step, waited = job.step, started - job.since
             # by the object: to the stages all queries have one id, or what they draw would differ by request

@@ -15,7 +15,6 @@ import uvicorn
 from tamis.errors import InputError
 from tamis.serve.app import create_app
 from tamis.serve.connection import Connection
-from tamis.serve.lane import give_way
 from tamis.serve.limits import LONGEST_DEADLINE, SLOW_CLIENT
 from tamis.serve.service import Service
 
@@ -35,8 +34,6 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
-            # the thread of the event loop, and those that it will start: the models' is there by now
-            give_way()
             self._started()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

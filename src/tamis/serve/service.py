@@ -249,11 +249,14 @@ class Service:
         return self.limits.deadline if deadline_ms is None else deadline_ms / 1000
 
     async def _write(self, make: Callable[[], dict[str, Any]], outcome: Outcome) -> Answer:
-        """An answer, by the one thread that writes them: the loop must not wait for long texts."""
+        """An answer when it has its turn, by the one thread that writes them: the loop must not wait for long
+        texts."""
         started = time.monotonic()
         body, used = await asyncio.get_running_loop().run_in_executor(self._writer, _timed, make)
         self._writing.learn(time.monotonic() - started)
         self.work.pace.learn(2 * used)  # to search, and to receive and send, takes about as much again
+        if (wait := outcome.not_before - time.monotonic()) > 0:
+            await asyncio.sleep(wait)
         return Answer(body, outcome)
 
 

@@ -6,8 +6,9 @@ the request whose deadline comes first, together with those waiting for the same
 in one call, where the engine sorts all their inputs into batches by token budget. Nobody waits for company:
 requests gather while the lane is busy.
 
-Where cores are few, all other threads give way to the one that scores: otherwise, under more load than the
-models can take, the answers that come without them would leave them no time to finish any.
+All threads have the same priority. With a lower one, those that search and answer hardly ran on a core that
+another program wanted too, and whole answers came seconds late; what they may take from the models is bounded
+by the pace of answers that are not complete.
 
 A request is admitted to a lane with as many stages as can be done before its deadline, by what such stages
 have taken lately and what is promised to those that came before. So the models' time goes to answers that
@@ -23,7 +24,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tamis.errors import TamisError
 from tamis.ranking import Ranking
@@ -60,13 +61,15 @@ class Request:
 class Outcome:
     """What a request has come to: `complete` if every stage has finished, `final` if nothing follows.
     `expected` of its `planned` stages are going to finish. Of a final one that is not complete, `retry_after`
-    says when all stages would fit, if they ever would."""
+    says when all stages would fit, if they ever would; it has its turn at `not_before`, by the monotonic
+    clock."""
 
     done: tuple[Done, ...]
     planned: tuple[Step, ...]
     final: bool = True
     expected: int = 0
     retry_after: int | None = None
+    not_before: float = 0.0
 
     @property
     def complete(self) -> bool:
@@ -84,7 +87,7 @@ class Work:
         self._queue, self._metrics = queue, metrics
         self.in_work = 0
         self.pace = Pace(_PARTIAL)
-        self._search = Lane("search", self._pass, metrics, models=False, join=False, gives_way=True)
+        self._search = Lane("search", self._pass, metrics, models=False, join=False)
         self._model = Lane("model", self._pass, metrics, join=join)
         metrics.gauges += [
             Gauge("tamis_in_work", "Requests in work.", lambda: self.in_work),
@@ -142,14 +145,15 @@ class Work:
             give_back()
 
     async def rank(self, request: Request) -> Outcome:
-        """Take a ranking through stages, or as far as it comes in time."""
+        """Take a ranking through stages, or as far as it comes in time. An answer that is not complete can be
+        written at once, so that it is there when it may be sent."""
         job = self._begin(request)
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.wrap_future(job.future), request.seconds)
         outcome = self._outcome(request, job, len(job.done))
-        if not outcome.complete:
-            await asyncio.sleep(self._turn(job))
-        return outcome
+        if outcome.complete:
+            return outcome
+        return replace(outcome, not_before=time.monotonic() + self._turn(job))
 
     async def stages(self, request: Request, ended: Callable[[], object]) -> AsyncGenerator[Outcome]:
         """The same, with what it has come to after each stage. Where the time is up after one that was given

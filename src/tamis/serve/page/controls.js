@@ -21,6 +21,21 @@ export class Controls {
     this.info = info;
     this.text = null;
     this.change = settled(change, 200);
+    this.list = el("div", { class: "stages" });
+    // it is never drawn again: a browser that is moving the focus away from it, or a person in the middle of it,
+    // would lose their place
+    this.field = el("input", {
+      type: "text",
+      class: "expression",
+      spellcheck: "false",
+      autocomplete: "off",
+      autocapitalize: "off",
+      list: "named",
+      "aria-label": `${label}: expression`,
+      // later: Tab tells of the change before the focus has arrived, which may be at what is drawn again
+      change: () => setTimeout(() => this.rewrite(this.field.value.trim())),
+    });
+    box.replaceChildren(this.list, this.field);
   }
 
   render(text) {
@@ -29,28 +44,14 @@ export class Controls {
     this.text = text;
     this.stages = parse(text);
     const stages = this.stages ?? [];
-    this.field = el("input", {
-      type: "text",
-      class: "expression",
-      value: text,
-      spellcheck: "false",
-      autocomplete: "off",
-      autocapitalize: "off",
-      list: "named",
-      "aria-label": `${this.label}: expression`,
-      change: () => this.rewrite(this.field.value.trim()),
-    });
-    this.box.replaceChildren(
-      el(
-        "div",
-        { class: "stages" },
-        ...stages.flatMap((stage, at) => [
-          at ? el("span", { class: "then", "aria-hidden": "true" }, "→") : null,
-          this.block(stage, at),
-        ]),
-        ...this.additions(),
+    this.field.value = text;
+    this.list.replaceChildren(
+      ...stages.flatMap((stage, at) =>
+        at
+          ? [el("span", { class: "then", "aria-hidden": "true" }, "→"), this.block(stage, at)]
+          : [this.block(stage, at)],
       ),
-      this.field,
+      ...this.additions(),
     );
   }
 
@@ -58,6 +59,7 @@ export class Controls {
   rewrite(text) {
     const used = this.box.contains(document.activeElement) ? document.activeElement.ariaLabel : null;
     this.render(text || this.info.pipeline);
+    this.field.value = this.text; // a name for what is shown already is shown as its stages too
     this.change(this.text);
     if (used)
       (
