@@ -186,7 +186,8 @@ def test_two_processes_learn_as_one(made: Path, tmp_path: Path, two_processes: C
     for name, tensor in weights[0].items():
         if name.endswith("key.bias"):  # has no gradient but rounding errors, of which Adam makes whole steps
             continue
-        np.testing.assert_allclose(tensor.read(), weights[1][name].read(), atol=1e-4, err_msg=name)
+        # Adam divides by the gradient's own size, so that where it is all but 0 the order of a sum shows
+        np.testing.assert_allclose(tensor.read(), weights[1][name].read(), atol=1e-3, err_msg=name)
 
 
 def test_two_processes_stop_together(made: Path, tmp_path: Path, two_processes: Callable[..., str]) -> None:

@@ -140,6 +140,26 @@ def test_what_makes_one_score_of_passages_is_new(kind: Any) -> None:
     assert fast(model) == aggregator | {"encoder.head.output"}
 
 
+# -- compiled layers
+
+
+@pytest.mark.parametrize("compile", [False, True])
+def test_layers_alone_are_compiled_and_only_where_a_recipe_asks(
+    compile: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Which torch does at the first batch: here it is only told to."""
+    told: list[tuple[torch.nn.Module, dict[str, Any]]] = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda module, **how: told.append((module, how)))
+    task = Slopes([1.0])
+    config = EncoderConfig("bert", vocabulary=9, hidden=8, layers=2, heads=2, feed_forward=16)
+    task.module.encoder = Encoder(config)
+    for parameter in task.module.encoder.parameters():
+        parameter.requires_grad_(False)
+    fit(task, Optimiser(steps=1, warm_up=0), Run(compile=compile), tmp_path)
+    layers = [(layer, {"dynamic": True}) for layer in task.module.encoder.layers]
+    assert told == (layers if compile else [])
+
+
 # -- a run that is over
 
 

@@ -32,12 +32,35 @@ def test_the_tables_are_those_of_the_start_along_the_main_axes_of_its_words(
     words = wide.tensors["embeddings.word"]
     axes = principal_axes(words, 4)
     assert np.allclose(axes.T @ axes, np.eye(4), atol=1e-9)
-    for name in ("embeddings.word", "embeddings.position", "embeddings.segment"):
+    for name in ("embeddings.word", "embeddings.position"):
         assert np.allclose(narrow.tensors[name], wide.tensors[name] @ axes, atol=1e-6)
     # no four directions keep more of the words
     kept = (narrow.tensors["embeddings.word"] ** 2).sum()
     largest = np.sort(np.linalg.svd(words, compute_uv=False))[::-1][:4]
     assert kept == pytest.approx((largest**2).sum(), rel=1e-5)
+
+
+def test_it_begins_by_comparing_words(tiny_checkpoint: Tiny, tmp_path: Path) -> None:
+    wide = load_checkpoint(tiny_checkpoint(tmp_path / "wide"), require_head=False)
+    narrow = narrowed(wide, layers=2, hidden=4, heads=1, feed_forward=6)
+    rng = np.random.default_rng(0)
+    states = rng.normal(size=(50, 4))
+    states -= states.mean(axis=1, keepdims=True)
+    states /= states.std(axis=1, keepdims=True)  # as a norm leaves them
+    for layer in range(2):
+        query, key = (narrow.tensors[f"layers.{layer}.attention.{part}.weight"] for part in ("query", "key"))
+        scores = (states @ query.T) @ (states @ key.T).T / np.sqrt(4)
+        assert np.diag(scores) == pytest.approx(5.0, rel=1e-5)  # no other token is more alike
+        assert scores.max() <= 5.0 + 1e-5
+    # the segments lie on both sides of where the projection leaves them, a word's length away
+    axes = principal_axes(wide.tensors["embeddings.word"], 4)
+    moved = narrow.tensors["embeddings.segment"] - wide.tensors["embeddings.segment"] @ axes
+    length = np.linalg.norm(narrow.tensors["embeddings.word"], axis=1).mean()
+    assert np.linalg.norm(moved[:2], axis=1) == pytest.approx([length, length], rel=1e-5)
+    assert np.allclose(moved[0], -moved[1], atol=1e-6) and np.allclose(moved[2:], 0, atol=1e-6)
+    # what goes through the other matrices keeps its size
+    up = narrow.tensors["layers.0.feed_forward.up.weight"]
+    assert up.std() == pytest.approx(0.5)
 
 
 def test_layers_are_drawn_from_the_seed(tiny_checkpoint: Tiny, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from tamis.errors import TamisError
 from tamis.files import storage_errors
-from tamis.models.encoder import Encoder
+from tamis.models.encoder import Encoder, Layer
 from tamis.train.processes import Processes
 from tamis.train.recipe import Optimiser, Run
 from tamis.train.state import BEST, LAST, Log, State, clear_remains, load_state, require_new, save_state
@@ -201,6 +201,10 @@ class _Fitting:
         self.processes, self.every, self.progress = processes, evaluate_every, progress
         self.steps = total_steps(optimiser)
         self.module = task.module.train()
+        if run.compile:
+            for layer in self.module.modules():
+                if isinstance(layer, Layer):  # all alike, so that one compilation serves all
+                    layer.compile(dynamic=True)
         self.model = processes.wrapped(self.module)
         self.parameters = [p for p in self.module.parameters() if p.requires_grad]
         self.adam = torch.optim.AdamW(

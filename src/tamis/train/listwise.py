@@ -33,7 +33,7 @@ from tamis.train.dev import DevRun, open_dev
 from tamis.train.fit import Progress, Result, fit
 from tamis.train.listwise_recipe import ListRecipe, Listwise
 from tamis.train.loop import Ranker, RankingTask, dev_every, identity, on_device, shown
-from tamis.train.objective import padded
+from tamis.train.objective import longest, padded
 from tamis.train.processes import own_device
 from tamis.train.recipe import Limits, Loss, in_steps
 from tamis.train.sets import Group, TrainingSet, ends_of
@@ -174,7 +174,7 @@ class ListRanker(Ranker):
         if self.packed:
             ids, segments, ends = on_device(inputs, device)
             texts = self._texts(inputs, device)
-            return self.encoder.packed_texts(ids, segments, ends, int(inputs.lengths.max()), *texts)
+            return self.encoder.packed_texts(ids, segments, ends, longest(inputs), *texts)
         together = padded_together(inputs, device)
         found = torch.cat([self._padded(inputs.take(some), device) for some in together])
         order = np.concatenate(together)

@@ -28,7 +28,7 @@ from tamis.models.tokenizer import open_tokenizer
 from tamis.train.batch import RankingBatch, portion, ranking_batch
 from tamis.train.dev import DevRun, open_dev
 from tamis.train.fit import Part, Progress, Result, fit, learning_rate, total_steps
-from tamis.train.objective import margins, padded
+from tamis.train.objective import longest, margins, padded
 from tamis.train.processes import own_device
 from tamis.train.ranking_loss import ranking_loss
 from tamis.train.recipe import Loss, Recipe, Run, in_pairs, in_steps
@@ -152,7 +152,7 @@ def margins_of(encoder: Encoder | Exit, inputs: Inputs, *, packed: bool) -> Tens
     device = encoder.embeddings.word.device
     if packed:
         ids, segments, ends = on_device(inputs, device)
-        return margins(encoder.packed(ids, segments, ends, int(inputs.lengths.max())))
+        return margins(encoder.packed(ids, segments, ends, longest(inputs)))
     together = padded_together(inputs, device)
     found = [margins(encoder.padded(*padded(inputs.take(some), device))) for some in together]
     places = np.argsort(np.concatenate(together))

@@ -2,10 +2,22 @@
 
 Layers of another width cannot be copied, but what a model knows of words can: its word, position and segment
 vectors are projected on the directions along which its words differ most. The layers and the head are drawn,
-so that such a student needs many examples. It is a plain BERT, which any library loads.
+but so that the student can compare words from the first step on, where two layers drawn as BERT's are would
+need millions of examples to find that they have to:
+
+- The weights of query and key begin alike, as one orthogonal matrix, so that a token looks at equal and
+  similar tokens (a form of the mimetic initialisation of Trockman & Kolter 2023).
+- The vectors of the two segments, of which the projection leaves almost nothing, begin far apart. A word of
+  the query that the text has too then sees both segments, and one that it has not sees its own alone.
+- All other weights keep the size of what goes through them: their deviation is 1 / sqrt(inputs).
+
+It is a plain BERT, which any library loads.
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Mapping
 
 import numpy as np
 import xxhash
@@ -18,6 +30,7 @@ from tamis.train.factorise import principal_axes
 from tamis.train.scratch import from_scratch
 
 _TABLES = ("embeddings.word", "embeddings.position", "embeddings.segment")
+_LOOK = 5.0  # the attention score of two equal tokens, where that of unlike ones is near 0
 
 
 def narrowed(
@@ -40,14 +53,13 @@ def narrowed(
         seed=seed,
     )
     axes = principal_axes(checkpoint.tensors["embeddings.word"], hidden)
-
-    def table(name: str) -> Array:
-        projected: Array = np.ascontiguousarray(checkpoint.tensors[name] @ axes, dtype=np.float32)
-        return projected
-
-    readers = {name: (lambda name=name: drawn.tensors[name]) for name in drawn.tensors}
-    readers |= {name: (lambda name=name: table(name)) for name in _TABLES}
-    name = xxhash.xxh3_64(f"{checkpoint.fingerprint} {drawn.fingerprint}".encode()).hexdigest()
+    rng = np.random.default_rng(seed)
+    tensors = {name: _sized(drawn.tensors[name]) for name in drawn.tensors}
+    tensors |= {name: _float32(checkpoint.tensors[name] @ axes) for name in _TABLES}
+    tensors |= _comparing(layers, hidden, hidden // heads, rng)
+    tensors["embeddings.segment"] = _apart(tensors, rng)
+    name = xxhash.xxh3_64(f"{checkpoint.fingerprint} {drawn.fingerprint} 2".encode()).hexdigest()
+    readers = {name: (lambda values=values: values) for name, values in tensors.items()}
     return Checkpoint(
         drawn.folder,
         drawn.config,
@@ -56,3 +68,36 @@ def narrowed(
         drawn.raw_config,
         drawn=drawn.drawn - set(_TABLES),
     )
+
+
+def _sized(values: Array) -> Array:
+    """A drawn matrix whose products are as large as what goes into them."""
+    if values.ndim < 2:
+        return values
+    return _float32(values / values.std() / math.sqrt(values.shape[1]))
+
+
+def _comparing(layers: int, hidden: int, head_size: int, rng: np.random.Generator) -> dict[str, Array]:
+    """Query and key weights: of normalised vectors, whose squares sum to `hidden`, a head sees `head_size`,
+    and divides by its square root."""
+    found: dict[str, Array] = {}
+    for layer in range(layers):
+        orthogonal, _ = np.linalg.qr(rng.normal(size=(hidden, hidden)))
+        weights = _float32(orthogonal * math.sqrt(_LOOK / math.sqrt(head_size)))
+        found |= {f"layers.{layer}.attention.{part}.weight": weights for part in ("query", "key")}
+    return found
+
+
+def _apart(tensors: Mapping[str, Array], rng: np.random.Generator) -> Array:
+    """The segments' vectors, the first two moved to opposite sides by the length of a word's."""
+    words, segments = tensors["embeddings.word"], tensors["embeddings.segment"].copy()
+    direction = rng.normal(size=words.shape[1])
+    step = direction / np.linalg.norm(direction) * np.linalg.norm(words, axis=1).mean()
+    segments[:1] += step
+    segments[1:2] -= step
+    return _float32(segments)
+
+
+def _float32(values: Array) -> Array:
+    converted: Array = np.ascontiguousarray(values, dtype=np.float32)
+    return converted

@@ -15,6 +15,7 @@ from tamis.models.encoder import Encoder
 from tamis.models.templates import Inputs
 
 B = TypeVar("B")
+_ROUNDED_TO = 64
 
 
 class Loss(NamedTuple):
@@ -121,7 +122,17 @@ def packed_states(encoder: Encoder, inputs: Inputs, device: torch.device) -> Ten
     """The same without padding, whatever the device."""
     numbers = (inputs.ids, inputs.segments, inputs.ends)
     ids, segments, ends = (torch.from_numpy(np.asarray(part, np.int32)).to(device) for part in numbers)
-    return encoder.packed_hidden_states(ids, segments, ends, int(inputs.lengths.max()))[-1]
+    return encoder.packed_hidden_states(ids, segments, ends, longest(inputs))[-1]
+
+
+def longest(inputs: Inputs) -> int:
+    """A bound of the inputs' lengths for packed attention. Rounded up, because layers that are compiled are
+    compiled again for every other one.
+
+    >>> longest(Inputs(np.zeros(70, np.int32), np.zeros(70, np.uint8), np.array([0, 3, 70])))
+    128
+    """
+    return -(-int(inputs.lengths.max()) // _ROUNDED_TO) * _ROUNDED_TO
 
 
 def margins(logits: Tensor) -> Tensor:

@@ -241,6 +241,7 @@ class Run:
     batch: Count = 32  # texts (balanced), ordered pairs (duo) or queries (grouped, duo_lists), on all devices
     tokens: Count | None = field(default=None, repr=False)  # at once in the model: larger batches are split
     precision: Literal["auto", "fp32", "bf16"] = "auto"  # bf16 on CUDA; the weights are fp32 in any case
+    compile: bool = field(default=False, repr=False)  # layers by torch.compile: a minute, then faster steps
     log_every: Count = field(default=10, repr=False)
     checkpoint_every: Count = field(default=1000, repr=False)
     patience: Count | None = None  # after so many dev runs without a better one it stops; None: never
