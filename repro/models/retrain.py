@@ -23,7 +23,9 @@ from tamis.models.checkpoint import load_checkpoint, save_checkpoint
 HERE = Path(__file__).parent
 LEFTOVERS = ("_name_or_path", "gradient_checkpointing", "transformers_version", "use_cache")  # of the start
 NAMES = ("mono", "mono-tiny", "mono-nano", "duo")
-CROSS_ENCODER, ENCODER = "bases/ms-marco-MiniLM-L-12-v2", "bases/gte-small"
+CROSS_ENCODER, FIRST_MONO, ENCODER = (
+    f"bases/{name}" for name in ("ms-marco-MiniLM-L-12-v2", "first-mono", "gte-small")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +43,12 @@ def steps(data: str) -> dict[str, Step]:
 
     def train(recipe: str) -> Step:
         command = [sys.executable, "-m", "tamis", "train", recipe, "--out", recipe, "--resume"]
-        return Step(command, ["teach"], f"{recipe}/last/model.safetensors")
+        # mono-tiny begins as some layers of mono
+        after = ["teach", "mono"] if recipe == "mono-tiny" else ["teach"]
+        return Step(command, after, f"{recipe}/last/model.safetensors")
 
     prepare = script("prepare", "--data", data, "--tokenizer", CROSS_ENCODER, "--out", ".")
-    teachers = ("--cross-encoder", CROSS_ENCODER, "--encoder", ENCODER)
+    teachers = ("--cross-encoder", CROSS_ENCODER, "--first-mono", FIRST_MONO, "--encoder", ENCODER)
     teach = script("teach", "--set", "set", "--dev", "dev", *teachers, "--out", "taught")
     return {
         "prepare": Step(prepare, [], "set/set.json"),

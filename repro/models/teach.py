@@ -1,10 +1,12 @@
 """What the teachers say of a training set: a score for each candidate of a query.
 
-    python teach.py --set OUT/set --dev OUT/dev --cross-encoder FOLDER --encoder FOLDER --out OUT/taught
+    python teach.py --set OUT/set --dev OUT/dev --cross-encoder FOLDER --first-mono FOLDER --encoder FOLDER
+        --out OUT/taught
 
-A score is the cross-encoder's logit plus a share of the sentence encoder's cosine, brought to the same
-spread. The share is the one of `SHARES` that ranks the dev questions best. About four minutes for half a
-million queries on an H200.
+A score is the cross-encoder's logit plus half the first mono's and 20 times the sentence encoder's cosine.
+The cross-encoder is by far the best for questions and web pages, and below the others for abstracts of
+papers: its logits are close together there, and the others decide. About five minutes for half a million
+queries on an H200.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from tamis.ranking import Ranking, Run, ScoreKind
 from tamis.train.objective import packed_states, padded
 from tamis.train.sets import Candidates, TrainingSet
 
-SHARES = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0)
+FIRST_MONO, COSINE = 0.5, 20.0  # how much they count beside the cross-encoder's logit
 _TOKENS = {"cuda": 1 << 18, "cpu": 1 << 13}  # embedded at a time
 _STEP = 8192  # queries at a time
 
@@ -91,29 +93,33 @@ def main() -> None:
     arguments.add_argument("--set", type=Path, required=True, help="what prepare.py made")
     arguments.add_argument("--dev", type=Path, required=True, help="the same")
     arguments.add_argument("--cross-encoder", type=Path, required=True, help="its folder")
+    arguments.add_argument("--first-mono", type=Path, required=True, help="its folder")
     arguments.add_argument("--encoder", type=Path, required=True, help="the sentence encoder's folder")
     arguments.add_argument("--out", type=Path, required=True, help="folder for the new set")
     given = arguments.parse_args()
-    teach(given.set, given.dev, given.cross_encoder, given.encoder, given.out)
+    folders = (given.cross_encoder, given.first_mono, given.encoder)
+    teach(given.set, given.dev, folders, given.out)
 
 
-def teach(prepared: Path, dev_folder: Path, cross_encoder: Path, encoder: Path, out: Path) -> None:
+def teach(prepared: Path, dev_folder: Path, teachers: tuple[Path, Path, Path], out: Path) -> None:
     """Write the taught set."""
     data = TrainingSet.open(prepared)
-    dev = Dev.read(dev_folder, Tokenizer(cross_encoder))
+    dev = Dev.read(dev_folder, Tokenizer(teachers[0]))
     assert data.candidates is not None
     chosen = data.candidates.documents.reshape(-1, CANDIDATES).astype(np.int64)
     say(f"{len(data):,} queries, {chosen.size:,} pairs")
     query_of = np.repeat(np.arange(len(data)), CANDIDATES)
-    cosine = cosines(encoder)
-    near = cosine(data.queries, data.documents, query_of, chosen.ravel()).reshape(chosen.shape)
-    say(f"{encoder.name} is done")
-    logit = logits(cross_encoder)
-    far = logit(data.queries, data.documents, query_of, chosen.ravel()).reshape(chosen.shape)
-    say(f"{cross_encoder.name} is done")
-    scale = float(far.std(axis=1).mean() / near.std(axis=1).mean())  # to the same spread
-    share = best_share(dev, dev.scores(logit), dev.scores(cosine), scale)
-    scores = far + share * scale * near
+    dev.report("BM25", [ranking.scores for ranking in dev.run.values()])
+    scores = np.zeros(chosen.shape)
+    together = [np.zeros(len(ranking)) for ranking in dev.run.values()]
+    kinds, weights = (logits, logits, cosines), (1.0, FIRST_MONO, COSINE)
+    for folder, kind, weight in zip(teachers, kinds, weights, strict=True):
+        score = kind(folder)
+        scores += weight * score(data.queries, data.documents, query_of, chosen.ravel()).reshape(chosen.shape)
+        own = dev.scores(score)
+        dev.report(folder.name, own)
+        together = [so_far + weight * each for so_far, each in zip(together, own, strict=True)]
+    dev.report("all together", together)
     order = np.argsort(-scores, axis=1, kind="stable")
     listed = np.take_along_axis(chosen, order, 1).ravel().astype(np.int32)
     ranked = np.take_along_axis(scores, order, 1).ravel().astype(np.float32)
@@ -124,26 +130,13 @@ def teach(prepared: Path, dev_folder: Path, cross_encoder: Path, encoder: Path, 
     say(f"{out} is written; the teachers' best is relevant for {np.mean(first or [0]):.1%} of the questions")
 
 
-def best_share(dev: Dev, far: Sequence[Array], near: Sequence[Array], scale: float) -> float:
-    """How much the cosine counts beside the logit, by the dev questions."""
-    dev.report("BM25", [ranking.scores for ranking in dev.run.values()])
-    dev.report("the sentence encoder", near)
-    worth = {
-        share: dev.report(
-            f"the cross-encoder and {share:g} of it",
-            [a + share * scale * b for a, b in zip(far, near, strict=True)],
-        )
-        for share in SHARES
-    }
-    return max(worth, key=lambda share: worth[share])
-
-
-# -- the cross-encoder
+# -- the cross-encoders
 
 
 def logits(folder: Path) -> Pairs:
     model = load_checkpoint(folder)
-    backend = TorchBackend(model, precision="fp16" if torch.cuda.is_available() else "fp32")
+    on_card = torch.cuda.is_available()
+    backend = TorchBackend(model, precision="fp16" if on_card else "fp32", compile=on_card)
     engine, special = Engine(backend), Tokenizer(folder).special
 
     def score(queries: Tokenised, documents: Tokenised, query_of: Array, numbers: Array) -> Array:

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+#: Of `fast`: how many BM25 finds, what reads them all, and how many of them mono reads.
+CANDIDATES, FIRST_READER, READ = 100, "mono-nano", 25
+
 #: By name: chosen on the frontier of quality and time, see docs/tradeoff.md.
-NAMED: Mapping[str, str] = {"fast": "bm25 % 50 >> mono"}
+NAMED: Mapping[str, str] = {"fast": f"bm25 % {CANDIDATES} >> mono(model={FIRST_READER}) % {READ} >> mono"}
 
 #: What `tamis search`, `tamis serve` and the page begin with.
 INTERACTIVE = "fast"

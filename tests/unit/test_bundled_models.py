@@ -13,7 +13,7 @@ from tamis.infer.cross_encoder import BUNDLED
 from tamis.models.checkpoint import load_checkpoint
 from tamis.train.recipe import read_recipe
 
-MODELS = ("mono", "mono-tiny", "duo")
+MODELS = ("mono", "mono-tiny", "mono-nano", "duo")
 #: A question, a text that answers it, and one on the same thing that does not.
 QUESTIONS = [
     (
@@ -45,9 +45,10 @@ def test_it_has_a_card_a_log_and_weights_as_int8(name: str) -> None:
     assert load_checkpoint(folder).raw_config["quantization_config"]["layout"] == "int8-rows"
 
 
-def test_the_recipe_of_mono_is_the_one_it_was_trained_by() -> None:
-    log = (BUNDLED / "mono" / "training.jsonl").read_text().splitlines()
-    assert json.loads(log[-1])["step"] == read_recipe("mono").optimiser.steps
+@pytest.mark.parametrize("name", MODELS)
+def test_its_recipe_is_the_one_it_was_trained_by(name: str) -> None:
+    log = (BUNDLED / name / "training.jsonl").read_text().splitlines()
+    assert json.loads(log[-1])["step"] == read_recipe(name).optimiser.steps
 
 
 def test_they_fit_into_the_repository() -> None:
@@ -58,14 +59,25 @@ def test_they_fit_into_the_repository() -> None:
 
 def test_their_shapes() -> None:
     shapes = {name: load_checkpoint(BUNDLED / name).config for name in MODELS}
-    assert [shapes[name].layers for name in MODELS] == [6, 4, 6]
-    assert [shapes[name].segments for name in MODELS] == [2, 2, 3]
+    assert [shapes[name].layers for name in MODELS] == [6, 4, 2, 12]
+    assert [shapes[name].segments for name in MODELS] == [2, 2, 2, 3]
 
 
-@pytest.mark.parametrize("stage", [Mono(), Mono("mono-tiny"), Duo()], ids=MODELS)
+@pytest.mark.parametrize("stage", [Mono(), Mono("mono-tiny"), Mono("mono-nano"), Duo()], ids=MODELS)
 @pytest.mark.parametrize(("question", "answer", "other"), QUESTIONS)
 def test_the_answer_comes_first(stage: Mono | Duo, question: str, answer: str, other: str) -> None:
     ranked = stage.rank(question, [other, answer])
+    assert [each.position for each in ranked] == [1, 0]
+
+
+def test_one_tokenizer_is_for_all() -> None:
+    """So that the tokens beside an index, which a pipeline's first model has made, serve the others too."""
+    assert len({(BUNDLED / name / "tokenizer.json").read_bytes() for name in MODELS}) == 1
+
+
+@pytest.mark.parametrize(("question", "answer", "other"), QUESTIONS)
+def test_duo_reads_single_texts_too(question: str, answer: str, other: str) -> None:
+    ranked = Mono("duo").rank(question, [other, answer])
     assert [each.position for each in ranked] == [1, 0]
 
 

@@ -190,7 +190,7 @@ def bundled_models() -> list[str]:
     """The models that come with tamis.
 
     >>> bundled_models()
-    ['duo', 'mono', 'mono-tiny']
+    ['duo', 'mono', 'mono-nano', 'mono-tiny']
     """
     return sorted(path.parent.name for path in BUNDLED.glob("*/config.json"))
 
