@@ -1,12 +1,15 @@
 """What a model is worth on collections that it never saw: the tables of the model cards.
 
-    python evaluate.py MODEL [--duo MODEL] --data DIR [--out results.json]
+    python evaluate.py MODEL [--then STAGES] [--precision fp32] --data DIR [--out results.json]
 
 MODEL is a folder or a bundled model. trec-dl-2019: the given BM25 run's first 100 reranked; wikiqa and
 trecqa: each question's own sentences ranked; the others: BM25's first 100 of the collection reranked. Means
-with 95 % intervals (BCa bootstrap over queries), and the difference to BM25. All in int8 on the processor.
-Where BM25 ranks the whole collection, the model is also interpolated with it, by the alpha that is best on
-the other such collections.
+with 95 % intervals (BCa bootstrap over queries), and the difference to BM25. All in int8 on the processor,
+unless --precision says otherwise. Where BM25 ranks the whole collection, the model is also interpolated with
+it, by the alpha that is best on the other such collections.
+
+--then has stages follow the model, such as `mono(model=duo)` or `duo(k=10)`: they rerank its first 20, and
+are compared with the model alone.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,10 +29,11 @@ from tamis.cli import status_of
 from tamis.evaluate.measures import evaluate
 from tamis.evaluate.significance import bootstrap_interval, t_test
 from tamis.formats import Qrels, read_corpus, read_qrels, read_queries
+from tamis.infer.runtime import Precision, Runtime
 from tamis.rank.combine import min_max
 from tamis.rank.given import Documents, GivenRun
 from tamis.ranking import Ranking, Run, ScoreKind
-from tamis.stage import Stage
+from tamis.stages import build
 
 #: The collections, each with its measure.
 GIVEN = {"trec-dl-2019": "nDCG@10"}
@@ -38,6 +42,7 @@ SEARCHED = {"cacm": "nDCG@10", "cranfield": "nDCG@10", "vaswani": "nDCG@10"}
 COLLECTIONS = GIVEN | SENTENCES | SEARCHED
 DEPTH = 100
 BM25, MONO = "BM25", "BM25 >> mono"
+REREAD = 20  # candidates that --then reranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +56,15 @@ class Row:
     mean: float
     low: float
     high: float
-    difference: float | None = None  # to BM25
+    difference: float | None = None  # to BM25; of stages that follow the model, to the model
     p: float | None = None
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     arguments.add_argument("model", help="a bundled model or a folder")
-    arguments.add_argument("--duo", help="a model to settle the first 20 with")
+    arguments.add_argument("--then", metavar="STAGES", help=f"rerank the model's first {REREAD} by these")
+    arguments.add_argument("--precision", choices=["int8", "fp32"], default="int8", help="(int8)")
     arguments.add_argument(
         "--data", type=Path, required=True, help="folder of the collections, in BEIR's layout"
     )
@@ -72,7 +78,7 @@ def main() -> None:
     for name, measure in COLLECTIONS.items():
         if given.only and name not in given.only:
             continue
-        found = collection(given.data / name, measure, given.model, given.duo)
+        found = collection(given.data / name, measure, given.model, given.then, given.precision)
         searched += [found] if name in SEARCHED else []
         new = found.rows()
         print("\n".join(map(_line, new)), flush=True)
@@ -98,7 +104,10 @@ class Ranked:
 
     def rows(self) -> list[Row]:
         values = {name: self.values(run) for name, run in self.runs.items()}
-        return [_row(self.name, self.measure, name, own, values[BM25]) for name, own in values.items()]
+        return [
+            _row(self.name, self.measure, name, own, values[BM25 if name in (BM25, MONO) else MONO])
+            for name, own in values.items()
+        ]
 
     def interpolated(self, alpha: float) -> dict[str, float]:
         """The values of `BM25 >> interpolate(mono, alpha)`."""
@@ -121,8 +130,10 @@ def interpolated(found: Ranked, others: Sequence[Ranked]) -> Row:
     return _row(found.name, found.measure, name, found.interpolated(best), found.values(found.runs[BM25]))
 
 
-def collection(folder: Path, measure: str, model: str, duo: str | None) -> Ranked:
-    """BM25, mono, and mono with duo."""
+def collection(
+    folder: Path, measure: str, model: str, then: str | None = None, precision: Precision = "int8"
+) -> Ranked:
+    """BM25, mono, and what follows it."""
     queries = list(read_queries(folder / "queries.jsonl"))
     qrels = read_qrels(folder / "qrels.txt")
     judged = [query for query in queries if query.id in qrels]
@@ -132,14 +143,21 @@ def collection(folder: Path, measure: str, model: str, duo: str | None) -> Ranke
         runs = {BM25: first(folder, index, judged, qrels)}
         texts = Documents(documents, only={document.id for document in documents})
         candidates = GivenRun(runs[BM25], texts)
-        stages: dict[str, Stage] = {MONO: candidates >> tamis.Mono(model=model)}
-        if duo:
-            stages["BM25 >> mono >> duo(k=20)"] = (
-                candidates >> tamis.Mono(model=model) >> tamis.Duo(model=duo, k=20)
+        runs[MONO] = (candidates >> tamis.Mono(model=model, device="cpu", precision=precision)).run(judged)
+        if then:
+            last = build(then, runtime=Runtime("cpu", precision))
+            heads = Run([ranking.head(REREAD) for ranking in runs[MONO].values()])
+            reread = (GivenRun(heads, texts) >> last).run(judged)
+            runs[f"{MONO} >> {then}"] = Run(
+                [_above(reread[query], rest) for query, rest in runs[MONO].items()]
             )
-        for name, stage in stages.items():
-            runs[name] = stage.run(judged)
     return Ranked(folder.name, measure, qrels, runs)
+
+
+def _above(first: Ranking, rest: Ranking) -> Ranking:
+    """What was reranked, and behind it the others in their order."""
+    ids = (*first.ids, *(identity for identity in rest.ids if identity not in set(first.ids)))
+    return replace(rest, ids=ids, scores=-np.arange(len(ids), dtype=np.float32))
 
 
 def first(folder: Path, index: tamis.Index, queries: list[tamis.Query], qrels: Qrels) -> Run:

@@ -291,6 +291,16 @@ def test_fuse_as_a_stage() -> None:
     assert Fuse(one, two, how="combmnz")(QUERY) == fuse_rankings([ranking(ONE), ranking(TWO)], "combmnz")
 
 
+def test_one_stage_is_fused_with_the_ranking_that_comes_in() -> None:
+    one, two = ranking(ONE), Table(TWO)
+    assert Fuse(two, k=10)(one) == fuse_rankings([one, two(one)], k=10)
+    assert repr(Table(ONE) >> Fuse(two, k=10) % 2) == "table >> fuse(table, k=10) % 2"
+    empty = Ranking(QUERY, (), np.zeros(0), ScoreKind.RETRIEVAL)
+    assert Fuse(Table({}))(empty).ids == ()
+    with pytest.raises(InputError, match="fuses it with the ranking that comes in, and none does"):
+        Fuse(two)(QUERY)
+
+
 def test_fused_evidence_is_the_firsts() -> None:
     spans = {"a": [Span(0, 3, 1.0)]}
     one = Ranking(QUERY, ("a",), np.ones(1), ScoreKind.LOGIT, evidence=spans)
@@ -405,7 +415,7 @@ def test_what_they_print_as() -> None:
         (lambda t: Interpolate(t, normalise="max"), "interpolate with normalise='max': use minmax, raw, z"),
         (lambda t: Interpolate("mono"), "interpolate of 'mono': give stages, such as index.bm25()"),
         (lambda t: Normalise("raw"), "normalise with how='raw': use minmax, z"),
-        (lambda t: Fuse(t), "fuse needs at least two stages: give more, as in fuse(bm25, ql)"),
+        (lambda t: Fuse(), "fuse needs a stage: give one or more, as in fuse(bm25, ql)"),
         (lambda t: Fuse("bm25", t), "fuse of 'bm25': give stages, such as index.bm25()"),
         (lambda t: Fuse(t, t, how="sum"), "fuse with how='sum': use rrf, combsum, combmnz"),
         (lambda t: Fuse(t, t, k=-1), "fuse with k=-1: use a whole number of at least 0"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +87,20 @@ def test_transformers_reads_the_same_scores(tiny_checkpoint: Tiny, tmp_path: Pat
         found = ours.padded(ids, segments, torch.tensor([5]))
         wanted = theirs(input_ids=ids, token_type_ids=segments).logits
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_it_reads_as_many_tokens_as_it_has_positions(tiny_checkpoint: Tiny, tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "wide")
+    whole = load_start(Model(str(folder), labels=1, narrow=SIZES), seed=3)
+    short = load_start(Model(str(folder), labels=1, narrow=replace(SIZES, positions=9)), seed=3)
+    assert short.config.max_length == 9 and short.fingerprint != whole.fingerprint
+    for name in whole.tensors:
+        wanted = whole.tensors[name][:9] if name == "embeddings.position" else whole.tensors[name]
+        assert np.array_equal(short.tensors[name], wanted)
+    save_checkpoint(short, tmp_path / "short")
+    assert load_checkpoint(tmp_path / "short").config == short.config
+    with pytest.raises(InputError, match="positions for a model with"):
+        narrowed(whole, layers=1, hidden=2, heads=1, feed_forward=4, positions=10_000)
 
 
 @pytest.mark.parametrize("hidden", [0, 10_000])

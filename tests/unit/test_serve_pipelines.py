@@ -73,6 +73,10 @@ def test_pipelines_that_are_alike_are_built_once_and_share_their_model(index: In
         ("bm25 % 9 >> ltr(score=1) >> MONO % 3 >> normalise", "MONO % 3 >> normalise"),
         ("bm25 % 9 >> MONO >> interpolate(MONO)", "MONO >> interpolate(MONO)"),
         ("bm25 % 9 >> ltr(score=1, idf=1)", "mono"),
+        ("bm25 % 9 >> fuse(MONO, k=10) % 3 >> MONO", "MONO"),
+        ("bm25 % 9 >> fuse(MONO, k=10) % 3", "MONO"),
+        ("bm25 % 9 >> fuse(MONO, k=10) % 3 >> normalise", "MONO % 3 >> normalise"),
+        ("bm25 % 9 >> fuse(MONO, MONO) % 3 >> MONO", "fuse(MONO, MONO) % 3 >> MONO"),
     ],
 )
 def test_candidates_that_are_given_have_no_scores_to_work_on(

@@ -192,16 +192,17 @@ class Normalise(Stage):
 
 class Fuse(Stage):
     """Several stages, each given the ranking that comes in, and their rankings fused into one: RRF (Cormack,
-    Clarke & Büttcher 2009), CombSUM or CombMNZ (Fox & Shaw 1994).
+    Clarke & Büttcher 2009), CombSUM or CombMNZ (Fox & Shaw 1994). A single stage is fused with the ranking
+    that comes in: in `bm25 % 100 >> fuse(mono) % 20`, BM25 has its say in what is kept.
 
-    The result has every document that any of the stages returns; see `fuse_rankings` for the scores. Each
+    The result has every document that any of the rankings holds; see `fuse_rankings` for the scores. Each
     stage ranks as deep as it says itself: in `fuse(bm25 % 100, ql) % 10`, 100 and 1,000.
     """
 
     def __init__(self, *stages: Stage, how: Fusion = "rrf", k: int = 60) -> None:
         _check_stages("fuse", *stages)
-        if len(stages) < 2:
-            raise InputError("fuse needs at least two stages", remedy="give more, as in fuse(bm25, ql)")
+        if not stages:
+            raise InputError("fuse needs a stage", remedy="give one or more, as in fuse(bm25, ql)")
         _check_fusion(how, k)
         self.stages, self.how, self.k = stages, how, int(k)
 
@@ -221,6 +222,13 @@ class Fuse(Stage):
     def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
         # not `depth`: a document that is in the middle of every list may be the best of all
         lists = [stage.apply(rankings) for stage in self.stages]
+        if len(lists) == 1:
+            if any(ranking.kind is ScoreKind.NONE and not ranking.ids for ranking in rankings):
+                raise InputError(
+                    "fuse of one stage fuses it with the ranking that comes in, and none does",
+                    remedy="give two stages, as in fuse(bm25, ql), or put it behind one that searches",
+                )
+            lists.insert(0, list(rankings))
         return [fuse_rankings(of_one_query, self.how, self.k) for of_one_query in zip(*lists, strict=True)]
 
 

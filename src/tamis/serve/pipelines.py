@@ -277,14 +277,14 @@ def _without_search(node: Node) -> Node | None:
     'mono % 20 >> duo'
     >>> str(_without_search(parse("bm25 % 100 >> normalise >> interpolate(mono)")))
     'mono'
-    >>> str(_without_search(parse("bm25 % 100 >> mono(model=mono-tiny) % 20 >> mono")))
+    >>> str(_without_search(parse("bm25 % 100 >> fuse(mono(model=mono-tiny)) % 20 >> mono")))
     'mono'
     """
     stages = node.stages if isinstance(node, Then) else (node,)
     left: list[Node] = [each for each in stages if not searches(each)]
-    while len(left) > 1 and [next(calls(each)).name for each in left[:2]] == ["mono", "mono"]:
+    while len(left) > 1 and _reads_single_texts(left[0]) and next(calls(left[1])).name == "mono":
         del left[0]
-    while left and (first := next(calls(left[0]))).name in ON_SCORES:
+    while left and ((first := next(calls(left[0]))).name in ON_SCORES or _fuses_one(first)):
         left[:1] = _mixed_in(left[0], first)
     if not left:
         return None
@@ -294,12 +294,23 @@ def _without_search(node: Node) -> Node | None:
 
 
 def _mixed_in(node: Node, call: Call) -> Sequence[Node]:
-    """The stages of which `interpolate` takes the scores beside those that it has not; of others none."""
-    if call.name != "interpolate":
+    """The stages that are mixed with the search's ranking, where there is none to mix them with."""
+    if call.name != "interpolate" and not _fuses_one(call):
         return ()
     (inner,) = (each for each in call.arguments if isinstance(each, Node))
     inner = keep(inner, node.k) if isinstance(node, Keep) else inner
     return inner.stages if isinstance(inner, Then) else (inner,)
+
+
+def _reads_single_texts(node: Node) -> bool:
+    """Whether it is a `mono`, by itself or fused with the ranking that comes in."""
+    stages = list(calls(node))
+    return stages[0].name == "mono" or (_fuses_one(stages[0]) and stages[1].name == "mono")
+
+
+def _fuses_one(call: Call) -> bool:
+    """Whether it fuses a single stage with the ranking that comes in."""
+    return call.name == "fuse" and sum(isinstance(each, Node) for each in call.arguments) == 1
 
 
 def _steps(stage: Stage) -> Iterator[Step]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import xxhash
@@ -34,14 +35,28 @@ _LOOK = 5.0  # the attention score of two equal tokens, where that of unlike one
 
 
 def narrowed(
-    checkpoint: Checkpoint, *, layers: int, hidden: int, heads: int, feed_forward: int, seed: int = 0
+    checkpoint: Checkpoint,
+    *,
+    layers: int,
+    hidden: int,
+    heads: int,
+    feed_forward: int,
+    positions: int | None = None,
+    seed: int = 0,
 ) -> Checkpoint:
-    """A BERT of these sizes with the checkpoint's tokenizer and its tables of embeddings, projected."""
+    """A BERT of these sizes with the checkpoint's tokenizer and its tables of embeddings, projected. With
+    `positions` it reads no more tokens than that: what is to be learned from short texts has no use for the
+    positions behind them."""
     config = checkpoint.config
     if config.family != "bert" or not 1 <= hidden < config.hidden:
         raise InputError(
             f"hidden states of {hidden} for a {config.family} model with {config.hidden}",
             remedy="start from a BERT or MiniLM model, with fewer than it has",
+        )
+    positions = config.positions if positions is None else positions
+    if positions > config.positions:
+        raise InputError(
+            f"{positions} positions for a model with {config.positions}", remedy="use as many or fewer"
         )
     drawn = from_scratch(
         checkpoint.folder,
@@ -58,14 +73,16 @@ def narrowed(
     tensors |= {name: _float32(checkpoint.tensors[name] @ axes) for name in _TABLES}
     tensors |= _comparing(layers, hidden, hidden // heads, rng)
     tensors["embeddings.segment"] = _apart(tensors, rng)
-    name = xxhash.xxh3_64(f"{checkpoint.fingerprint} {drawn.fingerprint} 2".encode()).hexdigest()
+    tensors["embeddings.position"] = tensors["embeddings.position"][:positions]
+    described = f"{checkpoint.fingerprint} {drawn.fingerprint} {positions} 2"
+    name = xxhash.xxh3_64(described.encode()).hexdigest()
     readers = {name: (lambda values=values: values) for name, values in tensors.items()}
     return Checkpoint(
         drawn.folder,
-        drawn.config,
+        replace(drawn.config, positions=positions),
         LazyTensors(readers),
         name,
-        drawn.raw_config,
+        drawn.raw_config | {"max_position_embeddings": positions},
         drawn=drawn.drawn - set(_TABLES),
     )
 

@@ -18,6 +18,7 @@ class Narrow:
     hidden: Count
     heads: Count
     feed_forward: Count
+    positions: Count | None = None  # tokens that it reads at most (as many as the start)
 
     def __post_init__(self) -> None:
         check(self)

@@ -49,6 +49,7 @@ def load_start(model: Model, seed: int, *, forms: bool = False) -> Checkpoint:
             hidden=sizes.hidden,
             heads=sizes.heads,
             feed_forward=sizes.feed_forward,
+            positions=sizes.positions,
             seed=seed,
         )
     checkpoint = with_form(checkpoint, model.form or checkpoint.config.form)
