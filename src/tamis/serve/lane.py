@@ -134,6 +134,11 @@ class Lane(threading.Thread):
         return len(self._waiting)
 
     @property
+    def at_work(self) -> int:
+        """How many of its threads are at work."""
+        return len(self._calls)
+
+    @property
     def backlog(self) -> float:
         """Seconds of work that is promised."""
         with self._changed:

@@ -94,6 +94,7 @@ class Work:
         metrics.gauges += [
             Gauge("tamis_in_work", "Requests in work.", lambda: self.in_work),
             Gauge("tamis_waiting", "Requests that wait for a lane.", lambda: self.waiting),
+            Gauge("tamis_searching", "Searches under way.", lambda: self._search.at_work),
             Gauge("tamis_backlog_seconds", "Work promised by the model lane.", lambda: self._model.backlog),
         ]
 
