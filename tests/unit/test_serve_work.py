@@ -361,12 +361,12 @@ def test_a_client_that_leaves_says_nothing_of_the_cost_and_one_whose_time_is_up_
     async def run(work: Work) -> float | None:
         task = await load.begun(work, 1000.0)
         if late:
-            work._model._batch[0].deadline = time.monotonic()
+            work._model._calls[0].batch[0].deadline = time.monotonic()
         else:
             task.cancel()
             await asyncio.sleep(0)
         load.gate.set()
-        await until(lambda: not work._model._batch)
+        await until(lambda: not work._model._calls)
         return work._model._costs.seconds("reads", 1)
 
     known, metrics = ranked(run)

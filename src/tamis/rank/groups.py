@@ -12,6 +12,7 @@ import numpy as np
 
 from tamis.columns import Array
 from tamis.errors import InputError
+from tamis.interrupt import check
 from tamis.ranking import Ranking, best_first
 
 
@@ -53,6 +54,7 @@ def drawn_groups(candidates: int, texts: int, rounds: int, seed: int = 0) -> Arr
     parts: list[Array] = []
     count = groups_a_round(candidates, texts)
     for number in range(rounds if count else 0):
+        check()
         order = np.random.default_rng([seed, number]).permutation(candidates)
         if count == 1 and number == 0:
             order = np.arange(candidates)

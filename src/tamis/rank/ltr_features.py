@@ -19,6 +19,7 @@ import numpy as np
 
 from tamis.columns import Array
 from tamis.errors import TamisError, UnknownDocumentError
+from tamis.interrupt import check
 from tamis.rank.combine import Interpolation, normalised
 from tamis.ranking import Ranking, ScoreKind
 from tamis.retrieve.dependence import SDM
@@ -136,6 +137,7 @@ def lexical(ranking: Ranking, index: Index) -> dict[Named, Array]:
         known |= here
         made["length"][rows] = segment.lengths[own]
         for term, value in idf.items():
+            check()
             if (entry := segment.term(term)) is not None:
                 holding, _ = segment.decode(entry)
                 at = np.minimum(np.searchsorted(holding, own), len(holding) - 1)

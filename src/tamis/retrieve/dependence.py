@@ -12,23 +12,31 @@ that is nowhere in the collection counts for nothing.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from tamis.columns import Array
 from tamis.errors import InputError, TamisError
 from tamis.expression import Call
-from tamis.ranking import Ranking, ScoreKind, best_first
+from tamis.interrupt import check
+from tamis.ranking import Ranking, ScoreKind
 from tamis.retrieve.retriever import DEPTH, listed, options_of
 from tamis.retrieve.score import LARGEST_MU, LARGEST_WEIGHT, LEAST_SMOOTHING
-from tamis.retrieve.segment import Segment
+from tamis.retrieve.search import Found, best_of, ids_of, merged
+from tamis.retrieve.segment import Segment, Term
 from tamis.stage import Stage
 
 if TYPE_CHECKING:
     from tamis.retrieve.index import Index
+
+
+_AT_ONCE = 1 << 15  # documents whose places are held at once
+_KEPT = 1 << 24  # counts that are kept for when a feature comes again: four bytes each
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +66,11 @@ def count_ordered(left: Array, right: Array) -> Array:
     >>> count_ordered(np.array([3, 9]), np.array([4, 8])).tolist()
     [3]
     """
-    return left[np.isin(left + 1, right)]
+    if not len(right):
+        return left[:0]
+    at = np.minimum(np.searchsorted(right, left + 1), len(right) - 1)
+    followed: Array = right[at] == left + 1
+    return left[followed]
 
 
 def count_unordered(left: Array, right: Array, window: int) -> Array:
@@ -101,62 +113,146 @@ class SDM(Stage):
         return [self._search(ranking, DEPTH if depth is None else depth) for ranking in rankings]
 
     def _search(self, ranking: Ranking, k: int) -> Ranking:
-        p = self.parameters
-        tokens = self.index.analyzer.tokens(ranking.query.text)
-        # a weight, and the places of a feature's matches in each segment
-        features: list[tuple[float, list[Array]]] = []
-        for token in tokens:
-            features.append((p.terms, [_places(s, token) for s in self.index.segments]))
-        for a, b in itertools.pairwise(tokens):
-            both = [(_places(s, a), _places(s, b)) for s in self.index.segments]
-            features.append((p.ordered, [count_ordered(x, y) for x, y in both]))
-            unordered = [count_unordered(x, y, p.window) if len(x) and len(y) else x[:0] for x, y in both]
-            features.append((p.unordered, unordered))
-        features = [(weight, places) for weight, places in features if weight and sum(map(len, places))]
-        ids: list[str] = []
-        parts: list[Array] = []
-        for number, segment in enumerate(self.index.segments):
-            found, scores = self._score(segment, number, features)
-            ids += segment.store.ids(found)
-            parts.append(scores)
-        all_scores = np.concatenate(parts) if parts else np.zeros(0, np.float32)
-        order = best_first(all_scores, ids)[:k]
+        segments = self.index.segments
+        scores, matched = self._scored(segments, self.index.analyzer.tokens(ranking.query.text))
+        parts = []
+        for number, segment in enumerate(segments):
+            if self.only is not None:
+                numbers = segment.store.numbers(self.only)
+                allowed = np.zeros(len(segment), dtype=bool)
+                allowed[numbers[numbers >= 0]] = True
+                matched[number] &= allowed
+            check()
+            hits = np.flatnonzero(matched[number])
+            documents, best = best_of(segment, hits, scores[number][hits], None, k)
+            parts.append(Found(np.full(len(documents), number), documents, best))
+        found = merged(segments, parts, k)
         return replace(
             ranking,
-            ids=tuple(ids[i] for i in order.tolist()),
-            scores=all_scores[order],
+            ids=tuple(ids_of(segments, found)),
+            scores=found.scores,
             kind=ScoreKind.RETRIEVAL,
             texts=self.index,
             origin=self,
             evidence={},
         )
 
-    def _score(
-        self, segment: Segment, number: int, features: Sequence[tuple[float, Sequence[Array]]]
-    ) -> tuple[Array, Array]:
-        """Documents that match a feature, and sum of weight * log((tf + mu P) / (length + mu))."""
+    def _scored(self, segments: Sequence[Segment], tokens: Sequence[str]) -> tuple[list[Array], list[Array]]:
+        """For each segment the sum of weight * log((tf + mu P) / (length + mu)) over the features, and which
+        documents match one. Feature after feature, so that memory does not grow with the query."""
         mu = self.parameters.mu
-        scores = np.zeros(len(segment))
-        matched = np.zeros(len(segment), dtype=bool)
-        for weight, places in features:
-            background = sum(map(len, places)) / self.index.collection.tokens
-            tf = np.bincount(places[number] >> 32, minlength=len(segment))
-            scores += weight * np.log((tf + mu * background) / (segment.lengths + mu))
-            matched |= tf > 0
-        if self.only is not None:
-            numbers = segment.store.numbers(self.only)
-            allowed = np.zeros(len(segment), dtype=bool)
-            allowed[numbers[numbers >= 0]] = True
-            matched &= allowed
-        found = np.flatnonzero(matched)
-        return found, scores[found].astype(np.float32)
+        scores = [np.zeros(len(segment)) for segment in segments]
+        matched = [np.zeros(len(segment), dtype=bool) for segment in segments]
+        counts = _Counts(segments)
+        for weight, feature in self._features(tokens):
+            tfs = counts.of(feature)
+            background = sum(int(tf.sum(dtype=np.int64)) for tf in tfs) / self.index.collection.tokens
+            if not background:
+                continue
+            for segment, tf, own, hits in zip(segments, tfs, scores, matched, strict=True):
+                check()
+                own += weight * np.log((tf + mu * background) / (segment.lengths + mu))
+                hits |= tf > 0
+        return scores, matched
+
+    def _features(self, tokens: Sequence[str]) -> Iterator[tuple[float, _Feature]]:
+        """The features of a query that count, and their weights."""
+        p = self.parameters
+        if p.terms:
+            yield from ((p.terms, _Feature(token)) for token in tokens)
+        for a, b in itertools.pairwise(tokens):
+            if p.ordered:
+                yield p.ordered, _Feature(a, b)
+            if p.unordered:
+                yield p.unordered, _Feature(a, b, p.window)
 
 
-def _places(segment: Segment, term: str) -> Array:
-    """Where a term stands in a segment's live documents: document << 32 | position, ascending."""
-    entry = segment.term(term)
-    if entry is None:
-        return np.zeros(0, np.int64)
-    documents, tfs = segment.decode(entry)
-    places = np.repeat(documents, tfs) << 32 | segment.positions(entry)
-    return places if segment.deleted is None else places[~segment.deleted[places >> 32]]
+class _Feature(NamedTuple):
+    """A term; or two, the second directly after the first, or near it where there is a window."""
+
+    first: str
+    second: str | None = None
+    window: int | None = None
+
+
+class _Counts:
+    """How often documents have features. A word may stand in a query many times, so what was counted last is
+    kept, as far as memory allows."""
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self._segments = segments
+        self._tfs = _Recent[_Feature, list[Array]](max(_KEPT // (sum(map(len, segments)) or 1), 1))
+        self._places = _Recent[tuple[int, str], _Places](2 * len(segments))  # of the terms of a pair
+
+    def of(self, feature: _Feature) -> list[Array]:
+        """For each segment how often each document has it; 0 for deleted ones."""
+        return self._tfs.get(feature, partial(self._count, feature))
+
+    def _count(self, feature: _Feature) -> list[Array]:
+        return [self._in_segment(number, feature) for number in range(len(self._segments))]
+
+    def _in_segment(self, number: int, feature: _Feature) -> Array:
+        check()
+        segment = self._segments[number]
+        tf = np.zeros(len(segment), np.uint32)
+        first = segment.term(feature.first)
+        second = first if feature.second is None else segment.term(feature.second)
+        if first is None or second is None:
+            return tf
+        if feature.second is None:
+            documents, tfs = segment.decode(first)
+            tf[documents] = tfs
+        else:
+            left = self._places.get((number, feature.first), partial(_Places.of, segment, first))
+            right = self._places.get((number, feature.second), partial(_Places.of, segment, second))
+            for start in range(0, len(segment), _AT_ONCE):
+                check()
+                stop = min(start + _AT_ONCE, len(segment))
+                a, b = left.between(start, stop), right.between(start, stop)
+                if len(a) and len(b):
+                    found = count_unordered(a, b, feature.window) if feature.window else count_ordered(a, b)
+                    tf[start:stop] = np.bincount((found >> 32) - start, minlength=stop - start)
+        if segment.deleted is not None:
+            tf[segment.deleted] = 0
+        return tf
+
+
+class _Places(NamedTuple):
+    """Where a term stands in a segment: its documents, where the positions of each begin, and these."""
+
+    documents: Array
+    starts: Array
+    positions: Array
+
+    @classmethod
+    def of(cls, segment: Segment, term: Term) -> _Places:
+        documents, tfs = segment.decode(term)
+        starts = np.concatenate([[0], np.cumsum(tfs)])
+        return cls(documents, starts, segment.positions(term).astype(np.uint32))
+
+    def between(self, first: int, last: int) -> Array:
+        """The places in some documents: document << 32 | position, ascending."""
+        low, high = np.searchsorted(self.documents, [first, last])
+        starts = self.starts[low : high + 1]
+        documents = np.repeat(self.documents[low:high], np.diff(starts))
+        return documents << 32 | self.positions[starts[0] : starts[-1]]
+
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+class _Recent(Generic[_K, _V]):
+    """The values that were used last."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._values: OrderedDict[_K, _V] = OrderedDict()
+
+    def get(self, key: _K, make: Callable[[], _V]) -> _V:
+        if key not in self._values:
+            while len(self._values) >= self._most:
+                self._values.popitem(last=False)
+            self._values[key] = make()
+        self._values.move_to_end(key)
+        return self._values[key]

@@ -13,6 +13,7 @@ import numpy as np
 
 from tamis.errors import InputError, TamisError
 from tamis.expression import Call
+from tamis.interrupt import check
 from tamis.ranking import Ranking
 from tamis.retrieve.retriever import Retriever
 from tamis.stage import Stage
@@ -125,6 +126,7 @@ class RM3(Stage):
         first = ranking.head(self.docs)
         vectors, scores = [], []
         for identity, score in zip(first.ids, first.scores.tolist(), strict=True):
+            check()
             vector = strongest(index.document_terms(identity), self.terms, lambda term: _useful(index, term))
             if vector:
                 vectors.append(vector)

@@ -25,7 +25,7 @@ from tamis.retrieve.score import (
     TfIdf,
     Variant,
 )
-from tamis.retrieve.search import Backend, Found, search, statistics
+from tamis.retrieve.search import Backend, ids_of, search, statistics
 from tamis.retrieve.segment import Segment
 from tamis.retrieve.writer import IndexWriter, OnDuplicate, create, discarding
 from tamis.text.analyze import Analyzer
@@ -284,7 +284,7 @@ class Index:
         found = search(
             commit.segments, model, weights, k, commit.collection, allowed=allowed, backend=backend
         )
-        return _ids_of(commit.segments, found), found.scores
+        return ids_of(commit.segments, found), found.scores
 
     def _allowed(
         self, commit: Commit, only: Iterable[str] | None, without: Iterable[str] | None
@@ -376,14 +376,3 @@ def _allowed(
             mask[numbers[numbers >= 0]] = value
         masks.append(mask if segment.live is None else mask & segment.live)
     return masks
-
-
-def _ids_of(segments: Sequence[Segment], found: Found) -> list[str]:
-    if len(segments) == 1:
-        return segments[0].store.ids(found.documents)
-    ids: list[str] = [""] * len(found.documents)
-    for number, segment in enumerate(segments):
-        places = np.flatnonzero(found.segments == number)
-        for place, identity in zip(places.tolist(), segment.store.ids(found.documents[places]), strict=True):
-            ids[place] = identity
-    return ids

@@ -133,10 +133,21 @@ def _select(keys, size, k):
 
 @njit(cache=True, nogil=True)
 def _bound(
-    terms, table, bounds, norm_low, codes, block_first, block_place, block_pairs, pairs, documents, tfs
+    terms,
+    table,
+    bounds,
+    norm_low,
+    codes,
+    waiting,
+    block_first,
+    block_place,
+    block_pairs,
+    pairs,
+    documents,
+    tfs,
 ):
     """What each term can add in each window, which of its postings is the first at or beyond each window's
-    start, and what each block can add."""
+    start, and what each block can add. Not all of it is filled in if the search is given up."""
     count, n_terms = len(codes), len(terms)
     n_windows = (count + WINDOW - 1) // WINDOW
     window_bound = np.zeros((n_terms, n_windows), np.float32)
@@ -149,6 +160,8 @@ def _bound(
     # rounding can make a formula step back by one bit as tf grows or length shrinks: its envelope cannot
     envelope = bounds.copy()
     for t in range(n_terms):
+        if not waiting.any():
+            break
         for tf in range(envelope.shape[1]):
             for norm in range(envelope.shape[2] - 1, -1, -1):
                 value = envelope[t, tf, norm]
@@ -158,6 +171,8 @@ def _bound(
                     value = max(value, envelope[t, tf, norm + 1])
                 envelope[t, tf, norm] = value
     for t in range(n_terms):
+        if not waiting.any():
+            break
         entry = terms[t]
         first, last = entry[FIRST_BLOCK], entry[LAST_BLOCK]
         limit, row, in_window = envelope[t], table[t], window_bound[t]
@@ -209,6 +224,7 @@ def top_k(
     id_rank,  # empty where it is the document's number
     overflow_place,
     overflow_score,
+    waiting,  # bool: the search is given up when all are false, and what it returns then is of no use
     block_first,
     block_place,
     block_pairs,
@@ -219,7 +235,18 @@ def top_k(
     """The keys of the k best hits, in no order (numpy sorts them faster than compiled code would)."""
     count, n_terms = len(codes), len(terms)
     window_bound, window_begin, block_bound = _bound(
-        terms, table, bounds, norm_low, codes, block_first, block_place, block_pairs, pairs, documents, tfs
+        terms,
+        table,
+        bounds,
+        norm_low,
+        codes,
+        waiting,
+        block_first,
+        block_place,
+        block_pairs,
+        pairs,
+        documents,
+        tfs,
     )
     n_windows = window_bound.shape[1]
     prior_bound = np.float64(prior.max()) if len(prior) else 0.0
@@ -248,6 +275,8 @@ def top_k(
         w = int(np.argmax(left)) if turn < _BEST_FIRST else turn - _BEST_FIRST
         if left[w] == 0 or np.float32(left[w] + prior_bound) < threshold:
             continue
+        if not waiting.any():  # here the accumulator is zero; and before any window, the bounds may not be
+            return keys[:0]
         left[w] = 0
         start = w * WINDOW
         stop = min(start + WINDOW, count)

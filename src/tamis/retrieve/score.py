@@ -142,7 +142,7 @@ def _lucene_bm25(
     """In single precision and in Lucene's order of operations, so that scores equal its own to the last
     bit."""
     f = np.float32
-    extreme = k1 < _NO_K1 or b == 1
+    extreme = k1 < _NO_K1 or f(b) == 1  # in single precision, as below
     with np.errstate(divide="ignore", over="ignore", under="ignore") if extreme else nullcontext():
         inverse = f(1) / (f(k1) * ((f(1) - f(b)) + f(b) * length.astype(f) / f(mean_length)))
         peak = weight.astype(f) * idf.astype(f)

@@ -19,6 +19,7 @@ import numpy as np
 
 from tamis.columns import Array
 from tamis.errors import InputError, MissingDependencyError
+from tamis.interrupt import check, waiting
 from tamis.retrieve import hits
 from tamis.retrieve.compiled import numba_installed
 from tamis.retrieve.lengths import LENGTH_OF_NORM
@@ -28,8 +29,10 @@ from tamis.retrieve.segment import Segment, Term
 Backend = Literal["auto", "numba", "numpy"]
 #: Under this many postings to score, numpy answers before numba is even imported.
 SMALL_QUERY = 4_000_000
-#: Tables of more contributions than this are made only where there are more postings still.
+#: Tables of more contributions than this are made only where there are more postings still,
 MOST_CELLS = 1 << 21
+#: and of more than this never: they take four bytes each, and a few times that while they are made.
+LARGEST_TABLES = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,7 @@ def _worth_tables(segment: Segment, model: Model, entries: Sequence[Term | None]
     norm_low, norm_high = segment.norm_range
     lengths = norm_high - norm_low + 1 if model.lengths == "lucene" else len(segment.length_codes()[1])
     cells = len(present) * max([entry.max_tf for entry in present], default=0) * lengths
-    return cells <= MOST_CELLS or cells <= sum([entry.postings for entry in present])
+    return cells <= max(MOST_CELLS, min(LARGEST_TABLES, sum([entry.postings for entry in present])))
 
 
 def _with_zero(contributions: Array) -> Array:
@@ -131,6 +134,7 @@ def exhaustive(segment: Segment, plan: Plan, k: int, allowed: Array | None) -> t
     """The k best documents and their scores, best first, by scoring every posting."""
     scores = np.zeros(len(segment), dtype=np.float64)
     for i, term in enumerate(plan.terms):
+        check()
         documents, tfs = segment.decode(term)
         contributions = plan.table[i, np.minimum(tfs, term.max_tf), plan.codes[documents]]
         if plan.overflow:
@@ -138,7 +142,7 @@ def exhaustive(segment: Segment, plan: Plan, k: int, allowed: Array | None) -> t
         scores[documents] += contributions
     documents = _found(scores, allowed)
     prior = None if plan.prior is None else plan.prior[plan.codes[documents]]
-    return _best(segment, documents, scores[documents], prior, k)
+    return best_of(segment, documents, scores[documents], prior, k)
 
 
 def untabled(
@@ -155,11 +159,12 @@ def untabled(
     scores = np.zeros(len(segment), dtype=np.float64)
     for i, entry in enumerate(entries):
         if entry is not None:
+            check()
             documents, tfs = segment.decode(entry)
             scores[documents] += model.contribution(tfs, lengths[documents], terms.at(i), collection)
     documents = _found(scores, allowed)
     prior = model.prior(lengths[documents], terms, collection)
-    return _best(segment, documents, scores[documents], prior, k)
+    return best_of(segment, documents, scores[documents], prior, k)
 
 
 def _found(scores: Array, allowed: Array | None) -> Array:
@@ -169,9 +174,10 @@ def _found(scores: Array, allowed: Array | None) -> Array:
     return np.flatnonzero(found)
 
 
-def _best(
+def best_of(
     segment: Segment, documents: Array, totals: Array, prior: Array | None, k: int
 ) -> tuple[Array, Array]:
+    """The k best of some documents of a segment, and their scores, best first."""
     if prior is not None:
         totals += prior
     best = hits.best(hits.keys(totals.astype(np.float32), segment.store.rank(documents)), k)
@@ -209,8 +215,10 @@ def pruned(segment: Segment, plan: Plan, k: int, allowed: Array | None) -> tuple
         segment.store.id_rank,
         places,
         scores,
+        waiting(),
         *segment.posting_columns,
     )
+    check()  # the kernel may have given up
     keys.sort()
     best_scores, ranks = hits.unpack(keys)
     return segment.store.at_rank(ranks), best_scores
@@ -239,6 +247,7 @@ def search(
         entries, terms = statistics(segments, known)
     parts: list[Found] = []
     for number, segment in enumerate(segments):
+        check()
         here = [row[number] for row in entries]
         mask, most = segment.live if allowed is None else allowed[number], min(k, len(segment))
         if not _worth_tables(segment, model, here):
@@ -250,10 +259,10 @@ def search(
             way = pruned if planned.prunable and use_numba(backend, planned) else exhaustive
             documents, scores = way(segment, planned, most, mask)
         parts.append(Found(np.full(len(documents), number), documents, scores))
-    return parts[0] if len(parts) == 1 else _merge(segments, parts, k)
+    return parts[0] if len(parts) == 1 else merged(segments, parts, k)
 
 
-def _merge(segments: Sequence[Segment], parts: Sequence[Found], k: int) -> Found:
+def merged(segments: Sequence[Segment], parts: Sequence[Found], k: int) -> Found:
     """One list from the segments' lists; across segments the ids themselves break ties."""
     if not parts:
         return Found(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32))
@@ -267,6 +276,18 @@ def _merge(segments: Sequence[Segment], parts: Sequence[Found], k: int) -> Found
     scores_and_ids = list(zip((-joined.scores).tolist(), ids, strict=True))
     order = sorted(range(len(ids)), key=scores_and_ids.__getitem__)[:k]
     return Found(*(column[order] for column in joined))
+
+
+def ids_of(segments: Sequence[Segment], found: Found) -> list[str]:
+    """The ids of what was found."""
+    if len(segments) == 1:
+        return segments[0].store.ids(found.documents)
+    ids: list[str] = [""] * len(found.documents)
+    for number, segment in enumerate(segments):
+        places = np.flatnonzero(found.segments == number)
+        for place, identity in zip(places.tolist(), segment.store.ids(found.documents[places]), strict=True):
+            ids[place] = identity
+    return ids
 
 
 def collection_of(segments: Sequence[Segment]) -> Collection:

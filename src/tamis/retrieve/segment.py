@@ -14,6 +14,7 @@ import numpy as np
 
 from tamis.columns import Array, Column, ColumnInfo, find_string, smallest_unsigned, write_column
 from tamis.corpus import Store, StoreWriter
+from tamis.interrupt import check
 from tamis.retrieve.lengths import norms
 from tamis.retrieve.postings import (
     BLOCK,
@@ -161,6 +162,7 @@ class Segment:
             return self._terms[term]
         except KeyError:
             pass
+        check()  # a list that is read for the first time is checked, which may take long
         columns = (self.column(f"terms.{name}") for name in ("text", "ends", "order"))
         number = find_string(term.encode("utf-8", "surrogatepass"), *columns)
         entry = None if number < 0 else self._entry(number)

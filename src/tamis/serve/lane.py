@@ -1,13 +1,19 @@
-"""A thread that carries out stages, for as many waiting requests at once as is of use."""
+"""Threads that carry out stages, for as many waiting requests at once as is of use."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
 from weakref import WeakSet
 
+import numpy as np
+
+from tamis.columns import Array
 from tamis.infer.cross_encoder import Tally
+from tamis.interrupt import interruptible
 from tamis.rank.reranker import ledger
 from tamis.retrieve.retriever import DEPTH
 from tamis.serve.admission import Promise, fits, wait_until_it_fits
@@ -22,17 +28,48 @@ STARTING = 1.1  # the same for what was admitted, and has waited
 TRYING = 0.7  # the same where nobody else wants the lane: an estimate may be too large
 LONGEST_WAIT = 30  # seconds until a client is told to come back
 SHORT = 0.15  # seconds: while a call is expected to be shorter, others may join it
+ASIDE = 0.05  # seconds after which a call no longer keeps the others of its lane waiting
 
 
 class Abandoned(Exception):
     """Nobody waits any more for what a lane is doing."""
 
 
+class Call:
+    """What a thread of a lane is doing, and until when it is expected to."""
+
+    def __init__(self, batch: list[Job], seconds: float) -> None:
+        self.batch = batch
+        self.since = time.monotonic()
+        self.until = self.since + seconds
+
+    def check(self) -> None:
+        """Raise if nobody waits for what is being done."""
+        if all(job.abandoned for job in self.batch):
+            raise Abandoned
+
+    def waiting(self) -> Array:
+        """One flag for each request, false from when it is abandoned: for code that cannot call `check`."""
+        flags = np.ones(len(self.batch), dtype=bool)
+        for place, job in enumerate(self.batch):
+            job.future.add_done_callback(partial(_lower, flags, place))
+        return flags
+
+
+def _lower(flags: Array, place: int, future: Future[None]) -> None:
+    if future.cancelled():
+        flags[place] = False
+
+
 class Lane(threading.Thread):
     """Takes the request whose deadline comes first and those that can join it; `then` gets what is done.
 
     A request that comes to a lane is admitted with as many of its stages as can be done in time, by what they
-    have taken lately and by what was promised to others. Where that is none, it ends there."""
+    have taken lately and by what was promised to others. Where that is none, it ends there.
+
+    With several `threads` there is still one call at a time, until it has taken long: then another thread
+    goes on with those that wait. The last thread takes only what is known to be quick, so that slow calls do
+    not keep quick ones waiting however many there are."""
 
     def __init__(
         self,
@@ -42,8 +79,13 @@ class Lane(threading.Thread):
         *,
         models: bool = True,
         join: bool = True,
+        threads: int = 1,
     ) -> None:
         super().__init__(name=f"tamis-{name}", daemon=True)
+        self._more = [
+            threading.Thread(target=self.run, name=f"tamis-{name}-{number}", daemon=True)
+            for number in range(2, threads + 1)
+        ]
         self._then, self._metrics, self._join = then, metrics, join
         self._models = models  # whether it is for the stages that have some, or for the others
         self._costs = Costs()
@@ -51,8 +93,7 @@ class Lane(threading.Thread):
         self._admitted: WeakSet[Job] = WeakSet()  # what has ended must not keep its index open
         self._changed = threading.Condition()
         self._closed = False
-        self._batch: list[Job] = []
-        self._busy_until = 0.0
+        self._calls: list[Call] = []  # one a thread that is at work
         self._told_until = 0.0  # when those who were told to come back would be done, one after the other
 
     # -- admission
@@ -91,6 +132,11 @@ class Lane(threading.Thread):
     @property
     def waiting(self) -> int:
         return len(self._waiting)
+
+    @property
+    def at_work(self) -> int:
+        """How many of its threads are at work."""
+        return len(self._calls)
 
     @property
     def backlog(self) -> float:
@@ -133,8 +179,14 @@ class Lane(threading.Thread):
         return [each for each in self._admitted if each is not job and not each.future.done()]
 
     def _busy(self) -> float:
-        """Seconds until what is being done should be done."""
-        return max(self._busy_until - time.monotonic(), 0.0) if self._batch else 0.0
+        """Seconds until a thread should be free, or may go on beside those that are not."""
+        now = time.monotonic()
+        left = min((max(call.until - now, 0.0) for call in self._calls), default=0.0)
+        return min(left, ASIDE) if self._idle else left
+
+    @property
+    def _idle(self) -> int:
+        return 1 + len(self._more) - len(self._calls)
 
     def _promised(self, jobs: Sequence[Job]) -> float:
         """Seconds until all that is promised should be done."""
@@ -148,7 +200,8 @@ class Lane(threading.Thread):
 
     def _left(self, job: Job) -> float:
         """Seconds that are promised to a request beyond what is being done."""
-        return self._cost(job, job.granted[self.name], begun=job in self._batch)
+        begun = any(job in call.batch for call in self._calls)
+        return self._cost(job, job.granted[self.name], begun=begun)
 
     def _cost(
         self,
@@ -180,38 +233,76 @@ class Lane(threading.Thread):
 
     # -- the thread
 
+    def start(self) -> None:
+        super().start()
+        for thread in self._more:
+            thread.start()
+
+    def join(self, timeout: float | None = None) -> None:
+        for thread in self._more:
+            thread.join(timeout)
+        super().join(timeout)
+
     def close(self) -> None:
         """Finish what waits, then end."""
         with self._changed:
             self._closed = True
-            self._changed.notify()
-
-    def check(self) -> None:
-        """Raise if nobody waits for what is being done."""
-        if all(job.abandoned for job in self._batch):
-            raise Abandoned
+            self._changed.notify_all()
 
     def run(self) -> None:
-        while batch := self._take():
-            self._carry_out(batch)
-            del batch
-            self._batch = []  # nor keep their index open until the next comes
+        while call := self._take():
+            self._carry_out(call)
+            self._end(call)
+            del call
 
-    def _take(self) -> list[Job]:
+    def _take(self) -> Call | None:
         """The next request and those that join it; none when the lane is closed."""
         with self._changed:
             while True:
                 self._drop_late_ones()
-                if self._waiting:
-                    first = min(self._waiting, key=lambda job: job.deadline)
-                    self._waiting.remove(first)
-                    self._batch = self._joined(first)
-                    expected = self._seconds(first.step, sum(job.work for job in self._batch))
-                    self._busy_until = time.monotonic() + expected
-                    return self._batch
-                if self._closed:
-                    return []
-                self._changed.wait()
+                if self._closed and not self._waiting:
+                    self._changed.notify_all()
+                    return None
+                turn = self._turn()
+                if turn <= 0 and (first := self._first()):
+                    return self._begin(first)
+                self._changed.wait(turn if self._waiting and turn > 0 else None)
+
+    def _turn(self) -> float:
+        """Seconds until another call may begin beside those that are under way."""
+        youngest = max((call.since for call in self._calls), default=0.0)
+        return youngest + ASIDE - time.monotonic()
+
+    def _first(self) -> Job | None:
+        """The request to do next. The last thread of several is for those that are known to be quick."""
+        last = self._more and self._idle == 1
+        able = [job for job in self._waiting if not last or self._is_quick(job)]
+        return min(able, key=lambda job: job.deadline, default=None)
+
+    def _is_quick(self, job: Job) -> bool:
+        seconds = self._costs.seconds(job.step.key, job.work)
+        return seconds is not None and seconds < ASIDE
+
+    def _begin(self, first: Job) -> Call:
+        self._waiting.remove(first)
+        call = self._call_of(self._joined(first))
+        if self._waiting:  # another thread must look to them, if this takes long
+            self._changed.notify()
+        return call
+
+    def _call_of(self, batch: list[Job]) -> Call:
+        call = Call(batch, self._seconds(batch[0].step, sum(job.work for job in batch)))
+        self._calls.append(call)
+        return call
+
+    def _end(self, call: Call) -> None:
+        """The thread is free; and does not keep an index open until the next request comes."""
+        with self._changed:
+            if call in self._calls:
+                self._calls.remove(call)
+            call.batch = []
+            if self._waiting:
+                self._changed.notify()
 
     def _drop_late_ones(self) -> None:
         """Who could no longer be served in time need not wait until the time is up; if that is all of them,
@@ -252,7 +343,8 @@ class Lane(threading.Thread):
         self._waiting = still
         return batch
 
-    def _carry_out(self, batch: Sequence[Job]) -> None:
+    def _carry_out(self, call: Call) -> None:
+        batch = call.batch
         first = batch[0].step
         models, name = first.models, first.name
         cuts = [job.step.k for job in batch]
@@ -263,10 +355,10 @@ class Lane(threading.Thread):
         try:
             for model in models:
                 model.prepare()
-                model.encoder.engine.check = self.check
-            self.check()  # a model may have taken long to load
+                model.encoder.engine.check = call.check
+            call.check()  # a model may have taken long to load
             loaded = time.monotonic()
-            with ledger() as work_done:
+            with ledger() as work_done, interruptible(call.check, call.waiting()):
                 rankings = first.stage.apply([job.ranking for job in batch], depth)
         except Abandoned:
             if loaded is not None:
@@ -279,14 +371,17 @@ class Lane(threading.Thread):
             if len(batch) == 1:
                 batch[0].end(error)
                 return
+            self._end(call)
             for job in batch:  # one request must not fail the others
-                self._batch = [job]
-                self._carry_out([job])
+                with self._changed:
+                    alone = self._call_of([job])
+                self._carry_out(alone)
+                self._end(alone)
             return
         now, tally = time.monotonic(), sum((tally for _, tally in work_done), start=Tally())
         if tally.inferences or not models:  # where all scores were in a cache, nothing was measured
             self._costs.learn(first.key, work, now - loaded, spared=tally.cached > 0)
-        self._batch = []  # whoever hears of it may ask again at once, and the lane is free
+        self._end(call)  # whoever hears of it may ask again at once, and the lane is free
         self._count(name, len(batch), now - started, tally)
         for job, ranking in zip(batch, rankings, strict=True):
             step, waited = job.step, started - job.since

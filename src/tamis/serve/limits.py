@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-QUERY = 2_000  # characters of a query
+QUERY = 2_000  # characters of a query,
+QUERY_TERMS = 512  # and terms: the words that are left after analysis
+SDM_TERMS = 100  # the same for sdm, which counts each two neighbours twice
 PIPELINE = 1_000  # characters of a pipeline
+SEARCHES = 10  # stages of a pipeline that search, or look up terms for candidates
+RM3_TERMS = 100  # that a query is expanded with,
+RM3_DOCS = 100  # and documents that they are taken from, which are analysed for it
+ROUNDS = 100  # of groupwise
 RESULTS = 1_000  # results of one answer
 TEXT = 200_000  # characters of a document that a client sends
 SHOWN = 20_000  # characters of a document in an answer; GET /documents gives it whole
@@ -32,7 +38,13 @@ class Limits:
         """For clients: `deadline_ms` is what holds for requests that do not say."""
         return {
             "query": QUERY,
+            "query_terms": QUERY_TERMS,
+            "sdm_terms": SDM_TERMS,
             "pipeline": PIPELINE,
+            "searches": SEARCHES,
+            "rm3_terms": RM3_TERMS,
+            "rm3_docs": RM3_DOCS,
+            "rounds": ROUNDS,
             "results": RESULTS,
             "candidates": self.candidates,
             "inferences": self.inferences,

@@ -26,6 +26,7 @@ from tamis.rank.passage import PassageReranker
 from tamis.rank.reranker import Reranker
 from tamis.retrieve.index import Index
 from tamis.retrieve.retriever import DEPTH
+from tamis.serve.bounds import check_stages
 from tamis.serve.limits import Limits
 from tamis.serve.models import Named, models_named, stage_of
 from tamis.stage import Kept, Pipeline, Stage
@@ -33,7 +34,7 @@ from tamis.stages import SEARCHING, build, check_searches, searches
 
 _LOG = logging.getLogger("tamis.serve")
 _REMEMBERED = 64  # pipelines that are kept built
-_IN_MEMORY = 8  # models
+_IN_MEMORY = 8  # models, beside those of the server's own pipelines
 _LOOK_EVERY = 0.2  # seconds between looks at the index's manifest
 #: Stages that do something with the scores that candidates come with.
 ON_SCORES = frozenset({"interpolate", "normalise", "ltr", "groupwise"})
@@ -88,6 +89,8 @@ class Pipelines:
         self._stamp = _stamp(index.path)
         self._looked = 0.0
         self._built: OrderedDict[tuple[str, bool], Built] = OrderedDict()
+        self._own_built: dict[bool, Built] = {}  # of the pipelines that a request need not name
+        self._pinned: set[tuple[object, ...]] = set()  # the encoders of those
         # whoever starts the server may name any model, and whoever asks it may name those
         own = build(self._default, index, self._runtime)
         _read_files(own)
@@ -128,7 +131,7 @@ class Pipelines:
                 own = self._own_over(newest)
                 self._index = newest
                 self._built.clear()
-                self._built["", True] = own
+                self._own_built = {True: own}
             return moved
 
     def _own_over(self, index: Index) -> Built:
@@ -146,7 +149,9 @@ class Pipelines:
 
     def known(self, expression: str | None, *, searching: bool) -> Built | None:
         """A pipeline that is built already, at once."""
-        return self._built.get((expression or "", searching))
+        if expression is None:
+            return self._own_built.get(searching)
+        return self._built.get((expression, searching))
 
     def search(self, expression: str | None) -> Built:
         """The pipeline that a client asks for, over the index."""
@@ -160,12 +165,12 @@ class Pipelines:
         with self._lock:
             if (known := self.known(expression, searching=searching)) is not None:
                 return known
-            if expression is not None:
-                node = parse(expression)
-            else:
+            if expression is None:
                 node = self._default if searching else self.reranking
-            built = self._build(node, self._index, searching=searching)
-            self._built[expression or "", searching] = built
+                built = self._own_built[searching] = self._build(node, self._index, searching=searching)
+                return built
+            built = self._build(parse(expression), self._index, searching=searching)
+            self._built[expression, searching] = built
             if len(self._built) > _REMEMBERED:
                 self._built.popitem(last=False)
             return built
@@ -178,14 +183,17 @@ class Pipelines:
             )
         if searching:
             check_searches(node)
+        own = node in (self._default, self.reranking)
         node = self._within(node)
         for each in models_named(node):  # before stages are made of it, which might look at a path
             self._check_named(each)
         stage = build(node, index if searching else None, self._runtime)
+        if not own:  # whoever starts the server may have more
+            check_stages(stage)
         _read_files(stage)
         for model in rerankers(stage):
             self._check_passages(model)
-            self._share(model)
+            self._share(model, pin=own)
         if searching:
             self.check_inferences(stage, 0)
         return Built(index, stage, tuple(_steps(stage)))
@@ -232,18 +240,21 @@ class Pipelines:
                 f"{model} reads passages without number", remedy="give it one, as in passages=30"
             )
 
-    def _share(self, model: Reranker) -> None:
+    def _share(self, model: Reranker, *, pin: bool) -> None:
         """One copy of a model in memory, however many pipelines name it; and not every precision and form of
-        every model, however many clients ask for."""
+        every model, however many clients ask for. Those of the server's own pipelines stay."""
         own = model.encoder
         key = (type(own), own.model, own.revision, own.form, own.precision)
+        if pin:
+            self._pinned.add(key)
         shared = self._encoders.setdefault(key, own)
         self._encoders.move_to_end(key)
         model.encoder = shared
         if isinstance(model, PassageReranker):
             model.stage.encoder = shared
-        if len(self._encoders) > _IN_MEMORY:
-            self._encoders.popitem(last=False)
+        others = [each for each in self._encoders if each not in self._pinned]
+        if len(others) > _IN_MEMORY:
+            del self._encoders[others[0]]
             self._built.clear()  # they may hold what was dropped
 
 

@@ -20,7 +20,11 @@ from tamis.expression import Call
 from tamis.rank.aggregate import Aggregate
 from tamis.rank.given import placed
 from tamis.ranking import Ranking
+from tamis.retrieve.compiled import numba_installed
+from tamis.retrieve.score import Lengths
+from tamis.retrieve.warm import warm
 from tamis.serve.answers import answer, as_json, streamed
+from tamis.serve.bounds import check_query
 from tamis.serve.costs import Peak
 from tamis.serve.explain import explanation
 from tamis.serve.limits import SLOW_CLIENT
@@ -85,6 +89,7 @@ class Service:
             for step in built.steps:
                 if not step.models:
                     await asyncio.to_thread(step.stage.prepare)
+            await asyncio.to_thread(_compile_searches)
             text = await asyncio.to_thread(_some_words, built)
             for _ in range(2):  # the first loads what the second is timed with
                 await self.work.rank(Request(built.steps, Ranking(Query("0", text)), _WARM_UP))
@@ -151,6 +156,7 @@ class Service:
         with self.work.place():
             started = time.monotonic()
             built = await self._built(request.pipeline, searching=True)
+            check_query(built.stage, built.index, request.query)
             built.index.document(request.id)  # better now than after all the work
             ranking = Ranking(Query("0", request.query))
             outcome = await self._rank(built, ranking, started, request.deadline_ms)
@@ -223,6 +229,7 @@ class Service:
 
     async def _asked(self, request: SearchRequest, started: float) -> tuple[Built, Request]:
         built = await self._built(request.pipeline, searching=True)
+        check_query(built.stage, built.index, request.query)
         ranking = Ranking(Query("0", request.query))
         return built, self._wanted(built, ranking, started, request.deadline_ms, request.partial)
 
@@ -269,6 +276,14 @@ def _timed(make: Callable[[], dict[str, Any]]) -> tuple[bytes, float]:
 def _tasks() -> int:
     """All tasks, asked in the thread of the loop: one for each request, and what they started."""
     return len(asyncio.all_tasks())
+
+
+def _compile_searches() -> None:
+    """Every form of the search kernel that a client can ask for: compiled in the middle of a search, it would
+    take that one past its deadline."""
+    if numba_installed():
+        for lengths in get_args(Lengths):
+            warm(lengths)
 
 
 def _some_words(built: Built) -> str:

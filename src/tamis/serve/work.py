@@ -1,10 +1,11 @@
 """How requests share the machine.
 
-A request goes through its pipeline stage by stage. There are two lanes, each with one thread: one for stages
-that search, one for stages that have a model, so that a search never waits behind a long rerank. A lane takes
-the request whose deadline comes first, together with those waiting for the same stage, and carries them out
-in one call, where the engine sorts all their inputs into batches by token budget. Nobody waits for company:
-requests gather while the lane is busy.
+A request goes through its pipeline stage by stage. There are two lanes: one for stages that search, one for
+stages that have a model, so that a search never waits behind a long rerank. A lane takes the request whose
+deadline comes first, together with those waiting for the same stage, and carries them out in one call, where
+the engine sorts all their inputs into batches by token budget. Nobody waits for company: requests gather
+while the lane is busy. The models have one thread. Searches have several, so that one that takes long goes on
+beside the others.
 
 All threads have the same priority. With a lower one, those that search and answer hardly ran on a core that
 another program wanted too, and whole answers came seconds late; what they may take from the models is bounded
@@ -14,8 +15,8 @@ A request is admitted to a lane with as many stages as can be done before its de
 have taken lately and what is promised to those that came before. So the models' time goes to answers that
 become complete, and the others are told at once; but if very many are, they are told one after the other:
 answers without the models must leave them the processor. When the deadline passes all the same, the request
-is answered with the stages that have finished. What nobody waits for any more is dropped before it begins,
-and a call of it is given up at its next batch.
+is answered with the stages that have finished. What nobody waits for any more is dropped before it begins; a
+call of it is given up at its next batch, or where a search looks whether anybody waits (`tamis.interrupt`).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from tamis.serve.metrics import Gauge, Metrics
 from tamis.serve.pipelines import Step
 
 _PARTIAL = 0.125  # of a core, for answers that are not complete
+_SEARCHES = 4  # threads of the lane that searches
 
 
 class Overloaded(TamisError):
@@ -87,11 +89,12 @@ class Work:
         self._queue, self._metrics = queue, metrics
         self.in_work = 0
         self.pace = Pace(_PARTIAL)
-        self._search = Lane("search", self._pass, metrics, models=False, join=False)
+        self._search = Lane("search", self._pass, metrics, models=False, join=False, threads=_SEARCHES)
         self._model = Lane("model", self._pass, metrics, join=join)
         metrics.gauges += [
             Gauge("tamis_in_work", "Requests in work.", lambda: self.in_work),
             Gauge("tamis_waiting", "Requests that wait for a lane.", lambda: self.waiting),
+            Gauge("tamis_searching", "Searches under way.", lambda: self._search.at_work),
             Gauge("tamis_backlog_seconds", "Work promised by the model lane.", lambda: self._model.backlog),
         ]
 
