@@ -198,6 +198,7 @@ def test_several_keys(folder: Path, tmp_path: Path) -> None:
         (["--rate", "0"], "'0' is not a number above 0"),
         (["--log-queries"], "--log-queries needs --access-log"),
         (["--access-log", "."], "cannot write the access log (Is a directory)"),
+        (["--examples", "q.tsv", "--access-log", "q.tsv"], "q.tsv is read, and would be overwritten"),
         (["--host-name", "a.example:80"], "'a.example:80' is not a host name"),
         (["--proxy", "everyone"], "'everyone' is not an address or a network"),
     ],
@@ -210,7 +211,9 @@ def test_options_that_cannot_be(
     words: str,
 ) -> None:
     monkeypatch.chdir(folder)
+    Path("q.tsv").write_text("q1\tsieve\n")
     assert main(["serve", "idx", "-p", "bm25", "--port", "0", *options]) == 2
+    assert Path("q.tsv").read_text() == "q1\tsieve\n"
     printed = capsys.readouterr().err
     assert words in printed and printed.startswith("error: ") and printed.count("\n") == 1
 

@@ -8,10 +8,17 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from tamis.cli.access import KEY, access_arguments, access_of, certificate_of, reloading
-from tamis.cli.arguments import ArgumentParser, at_least_one, pipeline_argument, runtime_arguments
+from tamis.cli.arguments import (
+    ArgumentParser,
+    at_least_one,
+    check_output,
+    pipeline_argument,
+    runtime_arguments,
+)
 from tamis.cli.console import counted, note, warn
 from tamis.defaults import INTERACTIVE
 from tamis.errors import MissingDependencyError
+from tamis.files import STDIN
 from tamis.infer.runtime import Device, Precision, Runtime
 from tamis.retrieve.index import Index
 from tamis.serve.limits import LONGEST_DEADLINE, Limits
@@ -103,6 +110,9 @@ def main(
 ) -> None:
     """Serve an index over HTTP: a page for people, JSON for programs."""
     limits = Limits(deadline, queue, max_candidates, max_inferences, max_body)
+    if access_log is not None and access_log != STDIN:  # to a server, - is the standard output
+        read = (api_key_file, keys, tls_cert, tls_key, examples)
+        check_output(Path(access_log), *(None if path is None else str(path) for path in read))
     opened = Index.open(index)
     try:
         from tamis.serve.run import serve
