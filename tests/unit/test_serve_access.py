@@ -268,6 +268,14 @@ def test_https_is_kept_to_except_on_localhost(client: Callable[..., Any]) -> Non
         assert answer.headers.get("strict-transport-security") == expected
 
 
+def test_a_fault_is_logged_by_the_id_of_its_request(
+    client: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = client().get("/bug", headers={"x-request-id": "r-7"})
+    assert (answer.status_code, answer.json()["request_id"]) == (500, "r-7")
+    assert "request r-7 failed:" in [record.getMessage() for record in caplog.records]
+
+
 # -- request ids and the log
 # ------------------------------------------------------------------------------------------------------------
 

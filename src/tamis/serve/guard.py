@@ -4,6 +4,7 @@ counts and the log."""
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from datetime import UTC, datetime
@@ -24,6 +25,8 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+_LOG = logging.getLogger("tamis.serve")
 
 
 class Guard:
@@ -61,6 +64,7 @@ class Guard:
             refusal = self.access.refusal(scope["path"], headers, client, record)
             await (refusal or self.app)(scope, self._bounded(receive), answering)
         except Exception:
+            _LOG.error("request %s failed:", record.id)  # what failed is logged by the server, next
             if not status:  # answered here, so that the answer has the headers of all others
                 await bug()(scope, receive, answering)
             raise
