@@ -28,7 +28,7 @@ def test_a_key_without_the_role_and_one_that_has_it(page, index, serving, tmp_pa
     own = page.origin
     path = tmp_path / "keys.toml"
     path.write_text(KEYS)
-    with serving(index, "--pipeline", "bm25", "--keys", str(path)) as page.origin:
+    with serving(index, "--pipeline", "bm25", "--deadline", "60s", "--keys", str(path)) as page.origin:
         page.open(q="film")
         page.refused += 1  # without a key
         page.one(".key input").send_keys("metrics-0123456789", keys.ENTER)

@@ -23,6 +23,7 @@ from tests.end_to_end.served import serving
 
 SECRET = "correct-horse-battery"
 OTHER = "another-horse-battery"
+PATIENT = ["-p", "bm25", "--deadline", "60s"]  # on a machine however busy
 OPENSSL = shutil.which("openssl")
 needs_openssl = pytest.mark.skipif(OPENSSL is None, reason="openssl makes the certificates")
 KEYS = f'[[key]]\nname = "web"\nkey = "{SECRET}"\nroles = ["search"]\nrate = 1000\n'
@@ -65,7 +66,7 @@ def trusting(certificate: Path) -> ssl.SSLContext:
 @needs_openssl
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
 def test_https_from_tls_1_2_on(folder: Path) -> None:
-    options = ["-p", "bm25", "--tls-cert", "a.pem", "--tls-key", "a.key", "--host-name", "search.example"]
+    options = [*PATIENT, "--tls-cert", "a.pem", "--tls-key", "a.key", "--host-name", "search.example"]
     with serving(folder, *options, ready=False) as served:
         assert served.url.startswith("https://127.0.0.1:")
         context = trusting(folder / "a.pem")
@@ -78,7 +79,7 @@ def test_https_from_tls_1_2_on(folder: Path) -> None:
         port = httpx.URL(served.url).port
         assert port is not None
         with pytest.raises(httpx.HTTPError):  # it does not speak plain HTTP there
-            httpx.get(f"http://127.0.0.1:{port}/healthz")
+            httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=60)
         for version, spoken in ((ssl.TLSVersion.TLSv1_2, True), (ssl.TLSVersion.TLSv1_1, False)):
             assert _speaks(port, folder / "a.pem", version) == spoken
 
@@ -180,7 +181,7 @@ def test_several_keys(folder: Path, tmp_path: Path) -> None:
     keys.chmod(0o600)
     with serving(folder, "-p", "bm25", "--keys", str(keys), "--rate", "0.01", "--burst", "2") as served:
         statuses = {
-            key: [httpx.get(f"{served.url}{path}", headers={"x-api-key": key}).status_code for path in paths]
+            key: [served.client.get(path, headers={"x-api-key": key}).status_code for path in paths]
             for key, paths in {
                 SECRET: ["documents/d1", "metrics"],
                 OTHER: ["documents/d1", "metrics", "info"],
@@ -259,19 +260,21 @@ def test_forwarded_headers_are_a_proxys_alone(folder: Path, proxy: list[str], st
 
 
 def test_the_log_on_the_standard_output(folder: Path) -> None:
-    command = [sys.executable, "-m", "tamis", "serve", "idx", "-p", "bm25", "--port", "0", "--no-tokens"]
+    command = [sys.executable, "-m", "tamis", "serve", "idx", *PATIENT, "--port", "0", "--no-tokens"]
     process = subprocess.Popen(
         [*command, "--access-log", "-"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
         assert process.stderr is not None and process.stdout is not None
         url = process.stderr.readline().rpartition(" ")[2].strip()
-        answer = httpx.post(f"{url}search", json={"query": "horsehair"}, headers={"x-request-id": "r-1"})
+        answer = httpx.post(
+            f"{url}search", json={"query": "horsehair"}, headers={"x-request-id": "r-1"}, timeout=60
+        )
         line: dict[str, Any] = json.loads(process.stdout.readline())
         assert answer.headers["x-request-id"] == line["id"] == "r-1"
         assert (line["route"], line["status"], line["pipeline"]) == ("/search", 200, "bm25")
         assert line["bytes"] == len(answer.content)
-        httpx.get(f"{url}documents/none")
+        httpx.get(f"{url}documents/none", timeout=60)
         process.terminate()
         rest, errors = process.communicate(timeout=60)
         assert json.loads(rest)["status"] == 404  # what is waiting is written before the end

@@ -18,11 +18,13 @@ from tamis.serve.access_log import AccessLog
 from tamis.serve.app import create_app
 from tamis.serve.headers import SECURITY_HEADERS
 from tamis.serve.keys import ROUTES, Key, Keys, digest_of
+from tamis.serve.limits import Limits
 from tamis.serve.pipelines import Pipelines
 from tamis.serve.rates import Rate
 from tamis.serve.service import Service
 
 TEXT = "a sieve of horsehair, zyzzyva"
+LIMITS = Limits(deadline=60.0)  # on a machine however busy
 WORDS = "horsehair zyzzyva sieve"
 KEYS = {role: f"{role}-0123456789" for role in ("search", "rerank", "metrics", "all")}
 
@@ -44,7 +46,7 @@ def _clients(index: Index) -> Iterator[Callable[..., Any]]:
     made: list[Any] = []
 
     def make(access: Access | None = None, base_url: str = "http://localhost") -> Any:
-        app = create_app(Service(Pipelines(index, "bm25")), access)
+        app = create_app(Service(Pipelines(index, "bm25", limits=LIMITS)), access)
         app.add_api_route("/bug", _bug)
         one = TestClient(app, base_url=base_url, raise_server_exceptions=False)
         made.append(one.__enter__())
@@ -169,7 +171,7 @@ def test_a_key_has_a_rate_of_its_own(client: Callable[..., Any]) -> None:
 
 def test_without_keys_an_address_has_the_rate(index: Index) -> None:
     access = Access(rate=Rate(0.01, 1))
-    app = create_app(Service(Pipelines(index, "bm25")), access)
+    app = create_app(Service(Pipelines(index, "bm25", limits=LIMITS)), access)
     for number in range(3):
         server = TestClient(app, client=(f"192.0.2.{number}", 1))
         assert [server.get("/info").status_code for _ in range(2)] == [200, 429]
