@@ -199,7 +199,7 @@ def test_what_fails_later_is_an_event(made: Path) -> None:
             moved.rename(made / "slow")
         assert [name for name, _ in found] == ["ranking", "error"]
         assert found[0][1]["final"] is False
-        assert list(found[1][1]) == ["error"]
+        assert list(found[1][1]) == ["error", "request_id"]
         served.wait(lambda: served.metric('tamis_streams_total{outcome="error"}') == 1)
         assert served.metric("tamis_in_work") == 0
 

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 from contextlib import nullcontext
 from pathlib import Path
 
-from tamis.cli.arguments import ArgumentParser, at_least_one, pipeline_argument, runtime_arguments
+from tamis.cli.access import KEY, access_arguments, access_of, certificate_of, reloading
+from tamis.cli.arguments import (
+    ArgumentParser,
+    at_least_one,
+    check_output,
+    pipeline_argument,
+    runtime_arguments,
+)
 from tamis.cli.console import counted, note, warn
 from tamis.defaults import INTERACTIVE
-from tamis.errors import InputError, MissingDependencyError
-from tamis.files import read_text
+from tamis.errors import MissingDependencyError
+from tamis.files import STDIN
 from tamis.infer.runtime import Device, Precision, Runtime
 from tamis.retrieve.index import Index
 from tamis.serve.limits import LONGEST_DEADLINE, Limits
 
-KEY = "TAMIS_API_KEY"
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
 _DEFAULT = Limits()
 
@@ -41,14 +46,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="queries that the page proposes, as `tamis run` reads them",
     )
     parser.add_argument(
-        "--api-key-file", type=Path, metavar="FILE", help=f"the key that requests must have (or {KEY})"
-    )
-    parser.add_argument(
         "--no-tokens",
         dest="tokens",
         action="store_false",
         help="do not tokenise, in the background, documents of which no tokens are kept beside the index",
     )
+    access_arguments(parser)
     _limit_arguments(parser)
     runtime_arguments(parser)
 
@@ -83,8 +86,17 @@ def main(
     port: int,
     model: list[str],
     examples: Path | None,
-    api_key_file: Path | None,
     tokens: bool,
+    api_key_file: Path | None,
+    keys: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    rate: float | None,
+    burst: float | None,
+    host_name: list[str],
+    proxy: list[str],
+    access_log: str | None,
+    log_queries: bool,
     deadline: float,
     queue: int,
     max_candidates: int,
@@ -98,10 +110,15 @@ def main(
 ) -> None:
     """Serve an index over HTTP: a page for people, JSON for programs."""
     limits = Limits(deadline, queue, max_candidates, max_inferences, max_body)
-    key = _api_key(api_key_file)
+    if access_log is not None and access_log != STDIN:  # to a server, - is the standard output
+        read = (api_key_file, keys, tls_cert, tls_key, examples)
+        check_output(Path(access_log), *(None if path is None else str(path) for path in read))
     opened = Index.open(index)
     try:
         from tamis.serve.run import serve
+
+        access = access_of(api_key_file, keys, rate, burst, host_name, access_log, log_queries)
+        certificate = certificate_of(tls_cert, tls_key)
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
             f"serving needs {error.name}, which is not installed", remedy="pip install 'tamis[serve]'"
@@ -118,24 +135,24 @@ def main(
     service = Service(pipelines, examples=example_queries(opened, examples), join=not one_at_a_time)
 
     def started(url: str, local: bool) -> None:
-        if not local and key is None:
-            warn(f"anyone who reaches {host} may ask: set {KEY}, or give --api-key-file")
+        if not local and access.keys is None:
+            warn(f"anyone who reaches {host} may ask: set {KEY}, or give --api-key-file or --keys")
         note(f"{counted(len(opened), 'document')}, {pipelines.search(None).expression}: {url}")
 
     models = rerankers(pipelines.search(None).stage) if tokens else []
     with tokens_in_background(opened, models[0].encoder) if models else nullcontext():
-        serve(service, host, port, api_key=key, started=started)
-
-
-def _api_key(path: Path | None) -> str | None:
-    key = os.environ.get(KEY) if path is None else read_text(path)
-    if key is None:
-        return None
-    where = KEY if path is None else str(path)
-    key = key.strip()
-    if not key or not key.isascii() or not key.isprintable():
-        raise InputError(f"{where} holds no key", remedy="use one line of ASCII characters")
-    return key
+        serve(
+            service,
+            host,
+            port,
+            access=access,
+            certificate=certificate,
+            proxies=proxy,
+            reload=reloading(access, keys, certificate),
+            started=started,
+        )
+    if access.log is not None:
+        access.log.close()
 
 
 def _duration(text: str) -> float:

@@ -15,7 +15,9 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from tamis import __version__
 from tamis.serve import schemas
+from tamis.serve.access import Access
 from tamis.serve.guard import Guard
+from tamis.serve.openapi import describe_access
 from tamis.serve.page import PageFiles, page
 from tamis.serve.problems import install, problem
 from tamis.serve.rerank_api import ForeignAnswer, ForeignRequest
@@ -27,9 +29,10 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": schemas.Problem, "description": description}
     for status, description in {
         401: "the API key is missing or wrong",
-        403: "the server is asked for by a name that is not its own",
+        403: "the server is asked for by a name that is not its own, or the key lacks the role",
         413: "the body is too large",
         422: "the request cannot be carried out",
+        429: "too many requests: come back after `Retry-After` seconds",
         503: "overloaded: come back after `Retry-After` seconds",
     }.items()
 }
@@ -42,8 +45,9 @@ _STREAMED: dict[int | str, dict[str, Any]] = {
 }
 
 
-def create_app(service: Service, api_key: str | None = None, *, local: bool = False) -> FastAPI:
-    """The server as an ASGI application; `local` if it listens to this machine alone."""
+def create_app(service: Service, access: Access | None = None) -> FastAPI:
+    """The server as an ASGI application; `access` says who may ask it (anyone, if left out)."""
+    access = access or Access()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -62,11 +66,12 @@ def create_app(service: Service, api_key: str | None = None, *, local: bool = Fa
         responses=_PROBLEMS,
     )
     app.router.route_class = StrictRoute
-    app.add_middleware(Guard, metrics=service.metrics, body=service.limits.body, api_key=api_key, local=local)
+    app.add_middleware(Guard, metrics=service.metrics, body=service.limits.body, access=access)
     install(app)
     _add_ranking(app, service)
     _add_state(app, service)
     app.mount("/static", PageFiles(), name="static")
+    describe_access(app, access)
     return app
 
 

@@ -13,6 +13,7 @@ import json
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from tamis.serve.headers import security_headers
 from tamis.serve.limits import SLOW_CLIENT
 
 
@@ -70,6 +71,7 @@ class Connection(H11Protocol):
             ("content-type", "application/json"),
             ("content-length", str(len(body))),
             ("connection", "close"),
+            *security_headers(self.scheme or "http", "").items(),
         ]
         for event in (
             h11.Response(status_code=400, headers=headers, reason="Bad Request"),

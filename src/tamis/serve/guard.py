@@ -1,94 +1,100 @@
-"""What stands before every route: the name that is asked for, the API key, the size of bodies, the headers of
-answers, and the counts."""
+"""What stands before every route: who may ask (`Access`), the size of bodies, the headers of answers, the
+counts and the log."""
 
 from __future__ import annotations
 
 import asyncio
-import hmac
-import ipaddress
+import logging
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from datetime import UTC, datetime
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.responses import Response
 
+from tamis.serve.access import Access
+from tamis.serve.headers import secure
+from tamis.serve.keys import known_route
 from tamis.serve.limits import SLOW_CLIENT
 from tamis.serve.metrics import Metrics
-from tamis.serve.problems import problem
+from tamis.serve.problems import bug
+from tamis.serve.record import Record, begin, valid_id
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
-#: The page and its parts come from here alone, and nothing else may show it in a frame.
-SECURITY_HEADERS = {
-    "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
-        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cross-origin-resource-policy": "same-origin",
-}
-#: What a browser needs before it can be asked for a key, and what a supervisor asks.
-_OPEN = frozenset({"/", "/healthz", "/readyz"})
+_LOG = logging.getLogger("tamis.serve")
 
 
 class Guard:
-    """The outermost application. `local`: it is meant for this machine alone."""
+    """The outermost application."""
 
-    def __init__(
-        self, app: App, *, metrics: Metrics, body: int, api_key: str | None = None, local: bool = False
-    ) -> None:
+    def __init__(self, app: App, *, metrics: Metrics, body: int, access: Access | None = None) -> None:
         self.app, self.metrics, self.body = app, metrics, body
-        self.key = None if api_key is None else api_key.encode()
-        self.local = local
+        self.access = access or Access()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        if scope["method"] == "HEAD":  # what watches a server asks so; of the answer, only the head is sent
+        method = scope["method"]
+        if method == "HEAD":  # what watches a server asks so; of the answer, only the head is sent
             scope = {**scope, "method": "GET"}
-        started, status = time.monotonic(), 500
+        started, status, sent = time.monotonic(), 0, 0
+        headers = Headers(scope=scope)
+        record = Record(valid_id(headers.getlist("x-request-id")))
+        begin(record)
 
         async def answering(message: Message) -> None:
-            nonlocal status
+            nonlocal status, sent
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = MutableHeaders(scope=message)
-                for name, value in SECURITY_HEADERS.items():
-                    headers[name] = value
+                answered = MutableHeaders(scope=message)
+                secure(answered, scope.get("scheme", "http"), headers.get("host", ""))
+                answered["x-request-id"] = record.id
+            elif method != "HEAD":
+                sent += len(message.get("body", b""))
             await send(message)
 
         try:
-            refusal = self._refusal(scope["path"], Headers(scope=scope))
+            client = (scope.get("client") or ("",))[0]
+            refusal = self.access.refusal(scope["path"], headers, client, record)
             await (refusal or self.app)(scope, self._bounded(receive), answering)
+        except Exception:
+            _LOG.error("request %s failed:", record.id)  # what failed is logged by the server, next
+            if not status:  # answered here, so that the answer has the headers of all others
+                await bug()(scope, receive, answering)
+            raise
         finally:
-            route = _route(scope)
-            self.metrics.requests.add(1, route, str(status))
-            self.metrics.latency.add(time.monotonic() - started, route)
+            self._count(scope, record, method, status or 500, sent, time.monotonic() - started)
 
-    def _refusal(self, path: str, headers: Headers) -> Response | None:
-        # A page from elsewhere could have its own name resolve to 127.0.0.1 (DNS rebinding), and the browsers
-        # of its visitors would let it read our answers. A key keeps it out; without one, its name does.
-        if self.key is None:
-            if self.local and not is_local_name(headers.get("host", "")):
-                return problem(
-                    403,
-                    "this server is asked for by a name that is not this machine's own: use localhost or an "
-                    "address, or start it with an API key",
-                )
-        elif path not in _OPEN and not path.startswith("/static/") and not _has_key(headers, self.key):
-            return problem(
-                401,
-                "this server wants its API key: send the header Authorization: Bearer KEY",
-                {"www-authenticate": "Bearer"},
-            )
-        return None
+    def _count(
+        self, scope: Message, record: Record, method: str, status: int, sent: int, seconds: float
+    ) -> None:
+        route = _route(scope)
+        self.metrics.requests.add(1, route, str(status))
+        self.metrics.latency.add(seconds, route)
+        if self.access.keys is not None:
+            self.metrics.by_key.add(1, record.key or "", str(status))
+        if status == 429:
+            self.metrics.limited.add(1)
+        if (log := self.access.log) is None:
+            return
+        entry = {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "id": record.id,
+            "method": method[:16],  # as the client sent it
+            "route": route,
+            "status": status,
+            "ms": round(seconds * 1000, 1),
+            "bytes": sent,
+            "key": record.key,
+            "pipeline": record.pipeline,
+        }
+        log.write(entry | {"query": record.query} if log.queries else entry)
 
     def _bounded(self, receive: Receive) -> Receive:
         """A body counted as it comes: what a client says about its length may be wrong, or missing."""
@@ -130,34 +136,9 @@ async def _by(until: float, receive: Receive) -> Message:
         raise HTTPException(408, words, headers={"connection": "close"}) from None
 
 
-def _has_key(headers: Headers, key: bytes) -> bool:
-    scheme, _, given = headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer":
-        given = headers.get("x-api-key", "")
-    # in constant time: how long it takes says nothing about the key
-    return hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), key)
-
-
-def is_local_name(host: str) -> bool:
-    """Whether a Host header is an address or localhost, which are nobody's to rename.
-
-    >>> [is_local_name(host) for host in ("127.0.0.1:8000", "[::1]:8000", "localhost", "evil.example:8000")]
-    [True, True, True, False]
-    """
-    bare, _, port = host.rpartition(":")
-    name = (bare if port.isdigit() else host).strip("[]").lower()
-    if name == "localhost":
-        return True
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
 def _route(scope: Message) -> str:
     """The route as it is written in the code, so that paths do not become labels without end."""
     route = scope.get("route")
     if route is not None:
         return str(route.path)
-    return "/static" if scope["path"].startswith("/static/") else "other"
+    return known_route(scope["path"]) or "other"  # it was refused before, or is none

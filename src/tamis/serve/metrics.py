@@ -93,6 +93,10 @@ class Metrics:
 
     def __init__(self) -> None:
         self.requests = Counter("tamis_requests_total", "Requests answered.", ["route", "status"])
+        self.by_key = Counter(
+            "tamis_key_requests_total", "Requests answered, by the name of their key.", ["key", "status"]
+        )
+        self.limited = Counter("tamis_rate_limited_total", "Requests refused because they came too often.")
         self.latency = Histogram(
             "tamis_request_seconds", "From the first byte of a request to its answer.", SECONDS, ["route"]
         )

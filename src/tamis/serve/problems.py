@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from tamis.errors import CorruptError, LockedError, StorageError, TamisError, UnknownDocumentError
+from tamis.serve.record import request_id
 from tamis.serve.work import Overloaded
 
 _OUR_TROUBLE = (CorruptError, LockedError, StorageError)  # other errors are for the client to mend
@@ -49,8 +50,11 @@ _WORDS_FOR_NULL = {
 
 
 def problem(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """One line, whatever the message had."""
-    return JSONResponse({"error": " ".join(message.split())}, status, dict(headers or {}))
+    """One line, whatever the message had, and the id of the request, by which the log knows it."""
+    answer = {"error": " ".join(message.split())}
+    if (identity := request_id()) is not None:
+        answer["request_id"] = identity
+    return JSONResponse(answer, status, dict(headers or {}))
 
 
 def bug() -> JSONResponse:

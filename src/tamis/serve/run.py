@@ -7,16 +7,19 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 
 import uvicorn
 
 from tamis.errors import InputError
+from tamis.serve.access import Access
 from tamis.serve.app import create_app
 from tamis.serve.connection import Connection
 from tamis.serve.limits import LONGEST_DEADLINE, SLOW_CLIENT
+from tamis.serve.metrics import Gauge
 from tamis.serve.service import Service
+from tamis.serve.tls import Certificate
 
 #: Seconds that a thread may keep the interpreter while others wait. A model comes back to it after each
 #: batch, and by Python's default would wait 5 ms every time behind the threads that answer.
@@ -46,18 +49,24 @@ def serve(
     host: str,
     port: int,
     *,
-    api_key: str | None = None,
+    access: Access | None = None,
+    certificate: Certificate | None = None,
+    proxies: Sequence[str] = (),
+    reload: Callable[[], None] | None = None,
     started: Callable[[str, bool], None] = lambda url, local: None,
 ) -> None:
     """Serve until SIGTERM or SIGINT: then no more connections are taken, and what was accepted is finished.
-    `started` is told the address, and whether it can be reached from this machine alone."""
+    `started` is told the address, and whether it can be reached from this machine alone. `reload` is called
+    on SIGHUP. What a request's headers say about its client is taken from `proxies` alone."""
+    access = access or Access()
     sys.setswitchinterval(_SWITCH)
     listening = _listen(host, port)
     address, actual_port, *_ = listening.getsockname()
-    local = ipaddress.ip_address(address).is_loopback
-    url = f"http://{f'[{host}]' if ':' in host else host}:{actual_port}/"
+    local = access.local = ipaddress.ip_address(address).is_loopback
+    scheme = "http" if certificate is None else "https"
+    url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{actual_port}/"
     config = uvicorn.Config(
-        create_app(service, api_key, local=local),
+        create_app(service, access),
         http=Connection,
         ws="none",
         log_level=logging.ERROR,  # what clients do wrong is told to them
@@ -65,13 +74,25 @@ def serve(
         lifespan="on",
         timeout_graceful_shutdown=round(LONGEST_DEADLINE + SLOW_CLIENT),
         server_header=False,
+        proxy_headers=bool(proxies),  # else anyone could say to ask for someone else
+        forwarded_allow_ips=list(proxies),
     )
+    if (log := access.log) is not None:
+        about = "Lines of the access log that could not be written."
+        service.metrics.gauges.append(Gauge("tamis_access_log_dropped", about, lambda: log.dropped))
+    if certificate is not None:
+        config.load()
+        config.ssl = certificate.context
     # uvicorn raises the signal again when it is done: asked to end, we have ended well
-    before = signal.signal(signal.SIGTERM, lambda sig, frame: None)
+    handlers = {signal.SIGTERM: lambda sig, frame: None}
+    if reload is not None and hasattr(signal, "SIGHUP"):
+        handlers[signal.SIGHUP] = lambda sig, frame: reload()
+    before = {each: signal.signal(each, handler) for each, handler in handlers.items()}
     try:
         _Server(config, service, lambda: started(url, local)).run([listening])
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -245,9 +245,10 @@ class Info(BaseModel):
 
 
 class Problem(BaseModel):
-    """What is wrong, and what to do about it."""
+    """What is wrong, and what to do about it; by `request_id` the server's log knows the request."""
 
     error: str
+    request_id: str
 
 
 def inline(model: type[BaseModel]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from tamis.serve.explain import explanation
 from tamis.serve.limits import SLOW_CLIENT
 from tamis.serve.metrics import Gauge, Metrics
 from tamis.serve.pipelines import ON_SCORES, Built, Pipelines, reload_or_keep
+from tamis.serve.record import remember
 from tamis.serve.rerank_api import ForeignRequest, foreign_answer
 from tamis.serve.schemas import ExplainRequest, RerankRequest, SearchRequest
 from tamis.serve.work import Outcome, Request, Work
@@ -156,6 +157,7 @@ class Service:
         with self.work.place():
             started = time.monotonic()
             built = await self._built(request.pipeline, searching=True)
+            remember(query=request.query)
             check_query(built.stage, built.index, request.query)
             built.index.document(request.id)  # better now than after all the work
             ranking = Ranking(Query("0", request.query))
@@ -203,11 +205,12 @@ class Service:
 
     async def _built(self, expression: str | None, *, searching: bool) -> Built:
         await self._follow()
-        if (known := self.pipelines.known(expression, searching=searching)) is not None:
-            return known
-        # in a thread: the first use of a stage imports what it needs
-        build = self.pipelines.search if searching else self.pipelines.rerank
-        return await asyncio.to_thread(build, expression)
+        if (built := self.pipelines.known(expression, searching=searching)) is None:
+            # in a thread: the first use of a stage imports what it needs
+            build = self.pipelines.search if searching else self.pipelines.rerank
+            built = await asyncio.to_thread(build, expression)
+        remember(pipeline=built.expression)
+        return built
 
     async def _follow(self) -> None:
         """Take up a new commit of the index; requests that come meanwhile do with the last one."""
@@ -222,12 +225,14 @@ class Service:
             self.metrics.reloads.add(1, outcome)
 
     def _given(self, built: Built, query: str, documents: Sequence[Document]) -> Ranking:
+        remember(query=query)
         if len(documents) > (most := self.limits.candidates):
             raise InputError(f"{len(documents):,} documents", remedy=f"send at most {most:,} with a query")
         self.pipelines.check_inferences(built.stage, len(documents))
         return placed(Query("0", query), documents)
 
     async def _asked(self, request: SearchRequest, started: float) -> tuple[Built, Request]:
+        remember(query=request.query)
         built = await self._built(request.pipeline, searching=True)
         check_query(built.stage, built.index, request.query)
         ranking = Ranking(Query("0", request.query))

@@ -17,6 +17,8 @@ export function rememberKey(key) {
   sessionStorage.setItem(KEY, key);
 }
 
+export const hasKey = () => sessionStorage.getItem(KEY) !== null;
+
 /** The answer as it begins to arrive, if it is no error. */
 async function respond(path, options = {}) {
   const headers = { ...options.headers };
@@ -88,7 +90,7 @@ export async function search(query, pipeline, k, signal, arrived = null) {
   try {
     return await once();
   } catch (error) {
-    if (error.status !== 503 || !error.wait) throw error;
+    if (![429, 503].includes(error.status) || !error.wait) throw error;
     await asleep(Math.min(error.wait, LONGEST_WAIT), signal);
     return once();
   }

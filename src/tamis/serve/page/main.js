@@ -226,7 +226,8 @@ function fail(error) {
   say("");
   const notice = el("p", { class: "notice error", role: "alert" }, error.message);
   byId("notices").replaceChildren(notice);
-  if (error.status === 401) notice.after(keyForm());
+  // 403: the key may not search; one that may can be used in its place
+  if (error.status === 401 || (error.status === 403 && api.hasKey())) notice.after(keyForm());
 }
 
 function keyForm() {

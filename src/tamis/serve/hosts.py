@@ -1,0 +1,74 @@
+"""By which names a server may be asked for."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Collection
+
+from tamis.errors import InputError
+
+_NAME = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)(\.(?!-)[a-z0-9-]{1,63}(?<!-))*", re.ASCII)
+
+
+def bare_name(host: str) -> str:
+    """The name of a Host header, without its port.
+
+    >>> [bare_name(host) for host in ("Search.example:8000", "[::1]:8000", "localhost.", "::1")]
+    ['search.example', '::1', 'localhost', '::1']
+    """
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    bare, _, port = host.rpartition(":")
+    return (bare if port.isdigit() and ":" not in bare else host).lower().removesuffix(".")
+
+
+def is_local_name(host: str) -> bool:
+    """Whether a Host header is an address or localhost, which are nobody's to rename.
+
+    >>> [is_local_name(host) for host in ("127.0.0.1:8000", "[::1]:8000", "localhost", "evil.example:8000")]
+    [True, True, True, False]
+    """
+    name = bare_name(host)
+    if name == "localhost":
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def is_trusted(host: str, names: Collection[str]) -> bool:
+    """Whether a Host header is one of the names, or a local one.
+
+    >>> [is_trusted(host, {"search.example"}) for host in ("search.example:443", "127.0.0.1", "evil.example")]
+    [True, True, False]
+    """
+    return bare_name(host) in names or is_local_name(host)
+
+
+def host_name(text: str) -> str:
+    """A name as it stands in a Host header, without a port.
+
+    >>> host_name("Search.Example")
+    'search.example'
+    """
+    name = text.lower().removesuffix(".")
+    if len(name) > 253 or not _NAME.fullmatch(name):
+        raise InputError(f"{text!r} is not a host name", remedy="give a name such as search.example, no port")
+    return name
+
+
+def proxy_address(text: str) -> str:
+    """An address or a network, of a proxy that may say for whom it asks.
+
+    >>> proxy_address("10.0.0.0/8")
+    '10.0.0.0/8'
+    """
+    try:
+        return str(ipaddress.ip_network(text)) if "/" in text else str(ipaddress.ip_address(text))
+    except ValueError:
+        raise InputError(
+            f"{text!r} is not an address or a network", remedy="give one such as 10.0.0.1 or 10.0.0.0/8"
+        ) from None
