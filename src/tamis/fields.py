@@ -17,7 +17,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from tamis.errors import InputError
+from tamis.errors import InputError, quoted
 from tamis.files import read_text
 
 _T = TypeVar("_T")
@@ -81,7 +81,7 @@ def build(kind: Callable[..., _T], table: Mapping[str, Any], path: str | Path, w
     unknown = [name for name in table if name not in hints]
     if unknown:
         known = f"the known {'ones are' if len(hints) > 1 else 'one is'} {', '.join(hints)}"
-        raise InputError(f"{_table(where)} has no field {unknown[0]!r}", remedy=known, path=path)
+        raise InputError(f"{_table(where)} has no field {quoted(unknown[0])}", remedy=known, path=path)
     needed = {each.name for each in _fields(kind) if each.default is each.default_factory is MISSING}
     missing = [name for name in hints if name in needed and name not in table]
     if missing:
@@ -177,8 +177,7 @@ def _words(hint: Any, several: bool = False) -> str:
 
 
 def _shown(value: Any) -> str:
-    shown = repr(list(value) if isinstance(value, tuple) else value)
-    return shown if len(shown) <= 60 else f"{shown[:60]}..."
+    return quoted(list(value) if isinstance(value, tuple) else value, 60)
 
 
 def _table(where: str) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tamis.errors import InputError
+from tamis.errors import InputError, quoted
 from tamis.evaluate.chance import seeded
 from tamis.evaluate.judgments import checked
 from tamis.files import PathLike, atomic_write, read_text
@@ -210,7 +210,7 @@ def _check_groups(groups: Sequence[Sequence[str]]) -> None:
         raise InputError("a fold without queries", remedy="leave it out")
     twice = [qid for qid, times in Counter(qid for group in groups for qid in group).items() if times > 1]
     if twice:
-        raise InputError(f"the query {twice[0]!r} is in two folds", remedy="test each query once")
+        raise InputError(f"the query {quoted(twice[0])} is in two folds", remedy="test each query once")
 
 
 def check_folds(folds: Sequence[Fold]) -> None:
@@ -227,7 +227,7 @@ def check_folds(folds: Sequence[Fold]) -> None:
         leaked = set(fold.test).intersection(fold.seen)
         if leaked:
             raise InputError(
-                f"the query {min(leaked)!r} is in the training and the test part of one fold",
+                f"the query {quoted(min(leaked))} is in the training and the test part of one fold",
                 remedy="take it out of one of them",
             )
         if not fold.seen:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
-from tamis.errors import InputError
+from tamis.errors import InputError, quoted
 from tamis.files import PathLike, read_text
 from tamis.models.templates import Form
 
@@ -174,7 +174,9 @@ def parse_config(raw: Mapping[str, Any], path: PathLike, *, labels: int | None =
     """
     model_type = raw.get("model_type")
     if not isinstance(model_type, str) or model_type not in FAMILIES:
-        problem = "no model_type" if model_type is None else f"model_type {model_type!r} is not supported"
+        problem = (
+            "no model_type" if model_type is None else f"model_type {quoted(model_type)} is not supported"
+        )
         raise InputError(problem, remedy=f"use one of {', '.join(FAMILIES)}", path=str(path))
     _refuse_variants(raw, path)
     family = FAMILIES[model_type]
@@ -263,7 +265,7 @@ def _refuse_variants(raw: Mapping[str, Any], path: PathLike) -> None:
         raw.get("inner_group_num", 1) != 1 and "inner_group_num",
     )
     for option in filter(None, variants):
-        problem = f"{option} {raw[option]!r} is not supported"
+        problem = f"{option} {quoted(raw[option])} is not supported"
         raise InputError(problem, remedy="use a plain encoder", path=str(path))
 
 
@@ -277,7 +279,7 @@ def _labels(raw: Mapping[str, Any], path: PathLike) -> int:
     labels = 2 if labels is None else labels
     if labels not in (1, 2) or isinstance(labels, bool):
         remedy = "a ranker has one label (a score) or two (irrelevant, relevant)"
-        raise InputError(f"{labels!r} labels", remedy=remedy, path=str(path))
+        raise InputError(f"{quoted(labels)} labels", remedy=remedy, path=str(path))
     return int(labels)
 
 
@@ -288,7 +290,7 @@ class _Fields:
         self._raw, self._path, self._names = raw, path, names
 
     def _wrong(self, name: str, wanted: str) -> InputError:
-        problem = f"{name} is {self._raw[name]!r}" if name in self._raw else f"no {name}"
+        problem = f"{name} is {quoted(self._raw[name])}" if name in self._raw else f"no {name}"
         return InputError(problem, remedy=f"it must be {wanted}", path=str(self._path))
 
     def size(self, field: str) -> int:
