@@ -24,6 +24,7 @@ from tamis.evaluate.judgments import checked
 from tamis.files import PathLike, atomic_write, read_text
 from tamis.formats import Qrels
 from tamis.formats.lines import read_lines, split_columns
+from tamis.nested import parse_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +117,13 @@ def read_folds(*paths: PathLike) -> list[Fold]:
     text = read_text(path)
     try:
         return (
-            _from_json(json.loads(text)) if text.lstrip()[:1] in ("[", "{") else folds_of(_two_columns(path))
+            _from_json(parse_json(text)) if text.lstrip()[:1] in ("[", "{") else folds_of(_two_columns(path))
         )
     except json.JSONDecodeError as error:
         problem, remedy = f"not JSON ({error.msg})", "check the file"
         raise InputError(problem, remedy=remedy, path=str(path), line=error.lineno) from error
+    except ValueError as error:  # JSON that is nested too deeply, or a number of thousands of digits
+        raise InputError(f"not folds ({error})", remedy="check the file", path=str(path)) from error
     except InputError as error:
         if error.path is not None:
             raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
@@ -10,6 +9,9 @@ from typing import Any, Literal, cast, get_args
 from tamis.errors import InputError, quoted
 from tamis.files import PathLike, read_text
 from tamis.models.templates import Form
+from tamis.nested import parse_json
+
+_LARGEST = 1 << 26  # bytes of a config.json, or of the index of a model in many files
 
 Family = Literal["bert", "roberta", "electra", "albert", "distilbert"]
 Activation = Literal["gelu", "gelu_tanh", "relu"]
@@ -53,6 +55,22 @@ TEXTS = "tamis_listwise_texts"
 #: By this table transformers refuses int8 weights, which it would else load without their scales: it has no
 #: `quant_method`. What tamis goes by is the metadata of the weights.
 QUANTISED = "quantization_config"
+
+#: The largest sizes: far above those of any encoder, and small enough that the names and shapes of all
+#: tensors can be compared with those of the weights, before anything of that size is made.
+MOST = {
+    "vocabulary": 1 << 24,
+    "hidden": 1 << 16,
+    "layers": 1000,
+    "heads": 1 << 12,
+    "feed_forward": 1 << 20,
+    "positions": 1 << 20,
+    "segments": 1 << 10,
+    "embedding": 1 << 16,
+    "num_hidden_groups": 1000,
+    "pad_token_id": 1 << 20,
+    TEXTS: 1 << 10,
+}
 
 #: Our names in the words of config.json, for all families but DistilBERT.
 _FIELDS = {
@@ -155,7 +173,7 @@ def read_config(path: PathLike) -> EncoderConfig:
 def read_raw_config(path: PathLike) -> dict[str, Any]:
     """A config.json as it is."""
     try:
-        raw = json.loads(read_text(path))
+        raw = parse_json(read_text(path, _LARGEST))
     except ValueError as error:
         raise InputError(f"not JSON ({error})", remedy="fetch the model again", path=str(path)) from None
     if not isinstance(raw, dict):
@@ -305,6 +323,8 @@ class _Fields:
         value = self._raw.get(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise self._wrong(name, f"a whole number of at least {least}")
+        if value > MOST[field]:
+            raise self._wrong(name, f"at most {MOST[field]:,}")
         return value
 
     def number(self, field: str, default: float) -> float:
