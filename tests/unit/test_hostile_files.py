@@ -279,6 +279,10 @@ def no_template(content: dict[str, Any]) -> None:
     content["post_processor"]["special_tokens"] = {}
 
 
+def other_name(content: dict[str, Any]) -> None:
+    content["post_processor"]["special_tokens"]["[CLS]"]["id"] = "[OTHER]"
+
+
 def no_unknown(content: dict[str, Any]) -> None:
     content["added_tokens"] = [each for each in content["added_tokens"] if each["content"] != "[UNK]"]
     content["model"]["unk_token"] = "[NONE]"
@@ -288,6 +292,7 @@ def no_unknown(content: dict[str, Any]) -> None:
     ("change", "reason"),
     [
         (no_template, r"its template names '\[CLS\]', which it does not define"),
+        (other_name, r"its template names '\[CLS\]', which it does not define"),
         (no_unknown, r"WordPiece error: Missing \[UNK\]"),
     ],
 )

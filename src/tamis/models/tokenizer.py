@@ -207,12 +207,14 @@ def _check_template(content: Any) -> None:
     template = content.get("post_processor") if isinstance(content, dict) else None
     if not isinstance(template, dict) or template.get("type") != "TemplateProcessing":
         return
-    defined = template.get("special_tokens")
+    tokens = template.get("special_tokens")
+    entries = tokens.values() if isinstance(tokens, dict) else ()  # by their own names, whatever the keys are
+    defined = [entry.get("id") for entry in entries if isinstance(entry, dict)]
     for part in ("single", "pair"):
         pieces = template.get(part)
         for piece in pieces if isinstance(pieces, list) else ():
             token = piece.get("SpecialToken") if isinstance(piece, dict) else None
-            if isinstance(token, dict) and isinstance(defined, dict) and token.get("id") not in defined:
+            if isinstance(token, dict) and token.get("id") not in defined:
                 raise ValueError(f"its template names {quoted(token.get('id'))}, which it does not define")
 
 
