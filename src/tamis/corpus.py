@@ -31,7 +31,7 @@ from tamis.columns import (
     write_column,
 )
 from tamis.documents import Document
-from tamis.errors import InputError, UnknownDocumentError
+from tamis.errors import InputError, UnknownDocumentError, quoted
 
 FRAME = 1 << 14  # bytes of text before a frame is closed
 CACHED_FRAMES = 256
@@ -256,7 +256,7 @@ def sort_ids(text: Array, ends: Array, keep: Keep | None = None) -> tuple[Array,
         identity = blob[int(ends[number]) : int(ends[number + 1])].decode()
         raise DuplicateIdError(
             identity,
-            f"the document id {identity!r} occurs twice",
+            f"the document id {quoted(identity)} occurs twice",
             remedy="give each its own, or keep one by on_duplicate='replace' or 'skip' (--on-duplicate)",
         )
     # equal ids stand together in the order they came
@@ -326,7 +326,7 @@ class Store:
         """The number of the document with this id, or -1."""
         if not isinstance(identity, str):
             raise InputError(
-                f"the id {identity!r} is {type(identity).__name__}, not str", remedy="give a str"
+                f"the id {quoted(identity)} is {type(identity).__name__}, not str", remedy="give a str"
             )
         wanted = identity.encode("utf-8", "surrogatepass")
         order, ends, text = self._id_order.all(), self._id_ends.all(), self._id_text.all()

@@ -4,6 +4,31 @@ from __future__ import annotations
 
 from pathlib import Path
 
+QUOTED = 100  # characters of a value that an error quotes
+_LONGEST = 2000  # characters of a whole message, whatever it quotes: a log or an answer has to hold it
+
+
+def quoted(value: object, limit: int = QUOTED) -> str:
+    """A value as an error quotes it: its `repr`, cut after `limit` characters. What comes from a file or a
+    request may be of any size, nested too deeply for `repr`, or a number of too many digits.
+
+    >>> quoted("d1"), quoted("d" * 1_000_000, limit=5), quoted(16**5000)
+    ("'d1'", "'dddd...", 'an int of too many digits')
+    """
+    if isinstance(value, str | bytes):
+        value = value[: limit + 1]  # a text of a gigabyte is not copied
+    try:
+        text = repr(value)
+    except RecursionError:
+        return f"a {type(value).__name__} nested too deeply"
+    except ValueError:  # Python writes out no more than 4,300 digits
+        return f"an {type(value).__name__} of too many digits"
+    return text if len(text) <= limit + 2 else f"{text[:limit]}..."  # 2: the quotes
+
+
+def _clipped(text: str, limit: int = _LONGEST) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}..."
+
 
 class TamisError(Exception):
     """Base of every error that tamis raises on purpose.
@@ -14,8 +39,8 @@ class TamisError(Exception):
     """
 
     def __init__(self, problem: str, *, remedy: str = "") -> None:
-        self.problem = problem
-        self.remedy = remedy
+        self.problem = problem = _clipped(problem)
+        self.remedy = remedy = _clipped(remedy)
         super().__init__(f"{problem}: {remedy}" if remedy else problem)
 
 
@@ -32,7 +57,8 @@ class InputError(TamisError):
         self.path = None if path is None else str(path)
         self.line = line
         if path is not None:
-            problem = f"{path}, line {line}: {problem}" if line is not None else f"{path}: {problem}"
+            place = _clipped(str(path), _LONGEST // 2)
+            problem = f"{place}, line {line}: {problem}" if line is not None else f"{place}: {problem}"
         super().__init__(problem, remedy=remedy)
 
 

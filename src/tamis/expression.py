@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tamis.defaults import NAMED
-from tamis.errors import ExpressionError
+from tamis.errors import QUOTED, ExpressionError, quoted
 
 Value = str | int | float | bool | None
 
@@ -155,7 +155,9 @@ class _Parser:
         self.depth = 0
 
     def error(self, problem: str, at: int, remedy: str = "") -> ExpressionError:
-        return ExpressionError(f"column {at + 1} of the pipeline {self.text!r}: {problem}", remedy=remedy)
+        start = max(at - QUOTED // 2, 0) if len(self.text) > QUOTED else 0  # what is wrong must be in it
+        pipeline = quoted(self.text[start:])
+        return ExpressionError(f"column {at + 1} of the pipeline {pipeline}: {problem}", remedy=remedy)
 
     def peek(self, kind: str, value: str | None = None) -> bool:
         found_kind, found, _ = self.tokens[self.next]
@@ -169,7 +171,9 @@ class _Parser:
     def expect(self, kind: str, value: str | None, wanted: str) -> str:
         found_kind, found, at = self.tokens[self.next]
         if found_kind != kind or (value is not None and found != value):
-            raise self.error(f"expected {wanted}, found {found!r}" if found else f"expected {wanted}", at)
+            raise self.error(
+                f"expected {wanted}, found {quoted(found)}" if found else f"expected {wanted}", at
+            )
         return self.take()
 
     def pipeline(self) -> Node:
@@ -190,7 +194,7 @@ class _Parser:
             _, digits, at = self.tokens[self.next]
             k = self.number() if digits.isascii() and digits.isdigit() else 0
             if not isinstance(k, int) or k < 1:
-                found = f", found {digits!r}" if digits else ""
+                found = f", found {quoted(digits)}" if digits else ""
                 raise self.error(f"expected a whole number of at least 1 after %{found}", at)
             node = keep(node, k)
         return node
@@ -213,7 +217,7 @@ class _Parser:
     def call(self, name: str) -> Call:
         at = self.tokens[self.next - 1][2]
         if not _NAME.fullmatch(name) or name in _CONSTANTS:
-            raise self.error(f"{name!r} is not the name of a stage (lower case)", at)
+            raise self.error(f"{quoted(name)} is not the name of a stage (lower case)", at)
         if not self.peek("op", "("):
             return Call(name)
         self.take()
@@ -227,7 +231,7 @@ class _Parser:
                 option = self.take()
                 self.take()
                 if option in options:
-                    raise self.error(f"{option} is given twice", at)
+                    raise self.error(f"{option[:QUOTED]} is given twice", at)
                 options[option] = self.argument() if option in _OF_STAGES else self.value()
             elif options:
                 raise self.error("a plain argument must come before name=value", at)
@@ -252,14 +256,14 @@ class _Parser:
             try:
                 return str(json.loads(found))
             except json.JSONDecodeError:
-                raise self.error(f"{found} is not a well-formed text", at) from None
-        raise self.error(f"expected a value, found {found!r}" if found else "expected a value", at)
+                raise self.error(f"{found[:QUOTED]} is not a well-formed text", at) from None
+        raise self.error(f"expected a value, found {quoted(found)}" if found else "expected a value", at)
 
     def number(self) -> int | float:
         _, found, at = self.tokens[self.next]
         whole = not set(found) & set(".eE")
         if len(found) > _MOST_DIGITS if whole else math.isinf(float(found)):
-            raise self.error(f"{found} is too large a number", at)
+            raise self.error(f"{found[:QUOTED]} is too large a number", at)
         self.take()
         return int(found) if whole else float(found)
 

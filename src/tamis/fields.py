@@ -17,10 +17,13 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from tamis.errors import InputError
+from tamis.errors import InputError, quoted
 from tamis.files import read_text
+from tamis.nested import check_depth
 
+_LARGEST = 1 << 20  # bytes of a recipe: tomllib takes quadratic time over long dotted names
 _T = TypeVar("_T")
+_MOST = 2**63 - 1  # the largest whole number of a field: what arrays and other formats hold
 _WORDS = {
     bool: ("true or false", "true or false"),
     int: ("a whole number", "whole numbers"),
@@ -56,9 +59,15 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     tamis.errors.InputError: .../recipe.toml: not TOML (Expected ']' ... line 1...): correct it
     """
     try:
-        return tomllib.loads(read_text(path))
+        tables = tomllib.loads(read_text(path, _LARGEST))
+        check_depth(tables)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"not TOML ({error})", remedy="correct it", path=path) from None
+    except RecursionError:
+        raise InputError("nested too deeply", remedy="correct it", path=path) from None
+    except ValueError as error:  # nested too deeply by dotted names, or a number of thousands of digits
+        raise InputError(f"cannot be read ({error})", remedy="correct it", path=path) from None
+    return tables
 
 
 def build(kind: Callable[..., _T], table: Mapping[str, Any], path: str | Path, where: str = "") -> _T:
@@ -81,7 +90,7 @@ def build(kind: Callable[..., _T], table: Mapping[str, Any], path: str | Path, w
     unknown = [name for name in table if name not in hints]
     if unknown:
         known = f"the known {'ones are' if len(hints) > 1 else 'one is'} {', '.join(hints)}"
-        raise InputError(f"{_table(where)} has no field {unknown[0]!r}", remedy=known, path=path)
+        raise InputError(f"{_table(where)} has no field {quoted(unknown[0])}", remedy=known, path=path)
     needed = {each.name for each in _fields(kind) if each.default is each.default_factory is MISSING}
     missing = [name for name in hints if name in needed and name not in table]
     if missing:
@@ -154,10 +163,12 @@ def _fits(value: Any, hint: Any) -> bool:
         if arguments[-1] is Ellipsis:
             return all(_fits(each, arguments[0]) for each in value)
         return len(value) == len(arguments) and all(map(_fits, value, arguments))
+    if isinstance(value, bool):
+        return hint is bool
+    if isinstance(value, int) and not -_MOST <= value <= _MOST:
+        return False
     if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+        return isinstance(value, int | float) and math.isfinite(value)
     return isinstance(value, hint)
 
 
@@ -177,8 +188,7 @@ def _words(hint: Any, several: bool = False) -> str:
 
 
 def _shown(value: Any) -> str:
-    shown = repr(list(value) if isinstance(value, tuple) else value)
-    return shown if len(shown) <= 60 else f"{shown[:60]}..."
+    return quoted(list(value) if isinstance(value, tuple) else value, 60)
 
 
 def _table(where: str) -> str:

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Literal, TextIO, overload
 
-from tamis.errors import InputError, StorageError
+from tamis.errors import InputError, StorageError, quoted
 
 PathLike = str | os.PathLike[str]
 
@@ -25,7 +25,10 @@ TEMPORARY = ".tamis-"  # how the name of a file begins that is not yet what it w
 COMPRESSED_SUFFIXES = (".gz", ".zst")
 
 _BUFFER_BYTES = 1 << 18
-_COMPRESSED_READ_BYTES = 1 << 15  # what it expands to is held in memory
+#: Of a zstd file at once. What it expands to is held in memory: 128 KiB for every four bytes at the worst.
+_COMPRESSED_READ_BYTES = 1 << 10
+_LARGEST_WINDOW = 1 << 27  # bytes that a zstd file may ask to be held, as many as zstd itself allows
+_LARGEST_TEXT = 1 << 28  # bytes of a file that is held whole
 
 _REMEDIES = {
     errno.ENOSPC: "free some space or write to another disk",
@@ -202,9 +205,25 @@ def open_bytes(path: PathLike) -> Iterator[BinaryIO]:
                     yield stream
             else:
                 yield raw
+        except _WideZstdError as error:
+            problem = f"compressed with a window of over {_LARGEST_WINDOW >> 20} MiB"
+            remedy = "compress it again, with --long=27 at most"
+            raise InputError(problem, remedy=remedy, path=os.fspath(path)) from error
         except (EOFError, gzip.BadGzipFile, zlib.error, _DamagedZstdError) as error:
             problem = f"the compressed file is damaged or cut short ({error})"
             raise InputError(problem, remedy="fetch or write it again", path=os.fspath(path)) from error
+
+
+def is_there(path: PathLike) -> bool:
+    """Whether there is a file or folder of that name, which may be none that a file can have.
+
+    >>> is_there("."), is_there("x" * 100_000), is_there("a\\0")
+    (True, False, False)
+    """
+    try:
+        return Path(path).exists()
+    except OSError:  # the name is too long, or a folder above may not be entered
+        return False
 
 
 def _open(path: PathLike) -> BinaryIO:
@@ -213,15 +232,19 @@ def _open(path: PathLike) -> BinaryIO:
     except FileNotFoundError as error:
         raise InputError("no such file", remedy="check the path", path=os.fspath(path)) from error
     except OSError as error:
-        if Path(path).is_dir():  # which has an error of its own on some systems only
+        if is_there(path) and Path(path).is_dir():  # which has an error of its own on some systems only
             raise InputError("is a folder", remedy="give a file", path=os.fspath(path)) from error
         remedy = "check that it is a file that you may read"
         problem = f"cannot be opened ({error.strerror})"
         raise InputError(problem, remedy=remedy, path=os.fspath(path)) from error
+    except ValueError:  # a NUL in it
+        problem = f"no file can be called {quoted(os.fspath(path))}"
+        raise InputError(problem, remedy="check the path") from None
 
 
-def read_text(path: PathLike) -> str:
-    r"""The whole text of a file: strict UTF-8, without a byte order mark, every line end as `\n`.
+def read_text(path: PathLike, limit: int = _LARGEST_TEXT) -> str:
+    r"""The whole text of a file: strict UTF-8, without a byte order mark, every line end as `\n`. A file of
+    over `limit` bytes is an error: a few kilobytes can be compressed gigabytes, and a device may never end.
 
     >>> file = getfixture("tmp_path") / "a.txt"
     >>> _ = file.write_bytes(b"\xef\xbb\xbfone\r\ntwo")
@@ -233,7 +256,10 @@ def read_text(path: PathLike) -> str:
     tamis.errors.InputError: .../a.txt, line 2: not UTF-8 (byte 0xe9): convert the file to UTF-8
     """
     with open_bytes(path) as stream:
-        data = stream.read().removeprefix(BOM)
+        data = stream.read(limit + 1).removeprefix(BOM)
+    if len(data) > limit:
+        size = f"{limit >> 20} MiB" if limit >> 20 else f"{limit} bytes"
+        raise InputError(f"holds over {size}", remedy="split it, or check the path", path=os.fspath(path))
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -258,6 +284,10 @@ class _DamagedZstdError(Exception):
     """A zstd frame that does not decode, or ends before its end."""
 
 
+class _WideZstdError(Exception):
+    """A zstd frame that asks for more memory than it is given."""
+
+
 class _ZstdReader(io.RawIOBase):
     """Decompress zstd frames one after the other.
 
@@ -269,7 +299,7 @@ class _ZstdReader(io.RawIOBase):
         import zstandard
 
         self._raw = raw
-        self._decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)  # files made with --long
+        self._decompressor = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW)
         self._error: type[Exception] = zstandard.ZstdError
         self._frame: Any = None
         self._pending = memoryview(b"")
@@ -301,5 +331,6 @@ class _ZstdReader(io.RawIOBase):
                     break
                 compressed, self._frame = self._frame.unused_data, None
         except self._error as error:
-            raise _DamagedZstdError(str(error)) from error
+            kind = _WideZstdError if "too much memory" in str(error) else _DamagedZstdError
+            raise kind(str(error)) from error
         return b"".join(parts)

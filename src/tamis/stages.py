@@ -10,7 +10,7 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 from tamis.defaults import NAMED
-from tamis.errors import ExpressionError, InputError
+from tamis.errors import ExpressionError, InputError, quoted
 from tamis.expression import Call, Keep, Node, Then, Value, calls, parse
 from tamis.infer.runtime import Runtime
 from tamis.rank.combine import Fuse, Interpolate, Normalise
@@ -168,7 +168,7 @@ def _build(node: Node, given: Given) -> Stage:
         return _build(node.stage, given) % node.k
     if node.name not in STAGES:
         known = ", ".join([*STAGES, *NAMED])
-        raise ExpressionError(f"there is no stage {node.name!r}", remedy=f"use {known}")
+        raise ExpressionError(f"there is no stage {quoted(node.name)}", remedy=f"use {known}")
     parameters = parameters_of(node.name)
     options = _options(node, parameters, given)
     stages = [_build(argument, replace(given, scoring=False)) for argument in _arguments(node, parameters)]
@@ -204,7 +204,7 @@ def _options(node: Call, parameters: Mapping[str, inspect.Parameter], given: Giv
     for name, value in node.options:
         if name not in parameters or parameters[name].default is inspect.Parameter.empty:
             raise ExpressionError(
-                f"{node.name} has no option {name!r}", remedy=f"it takes {_names(parameters)}"
+                f"{node.name} has no option {quoted(name)}", remedy=f"it takes {_names(parameters)}"
             )
         if isinstance(value, Call):
             options[name] = _build(value, replace(given, scoring=True))
@@ -236,7 +236,7 @@ def _as(annotation: Any, value: Value, stage: str, option: str) -> Value:
             return value
         wanted += map(str, choices) if choices else [_WORDS.get(kind, "a stage")]
     remedy = " or ".join(", ".join(dict.fromkeys(wanted)).rsplit(", ", 1))
-    raise ExpressionError(f"{option} of {stage} cannot be {value!r}", remedy=f"give {remedy}")
+    raise ExpressionError(f"{option} of {stage} cannot be {quoted(value)}", remedy=f"give {remedy}")
 
 
 def _imported(name: str) -> Callable[..., Any]:

@@ -81,9 +81,10 @@ def test_duo_reads_single_texts_too(question: str, answer: str, other: str) -> N
     assert [each.position for each in ranked] == [1, 0]
 
 
-def test_a_folder_of_the_name_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_of_the_name_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a model of one's own may be called duo."""
     (tmp_path / "duo").mkdir()
+    (tmp_path / "duo" / "config.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=r"config\.json"):
         Duo().rank("q", ["a", "b"])

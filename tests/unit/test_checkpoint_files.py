@@ -118,5 +118,6 @@ def test_what_is_written_is_aligned_and_says_its_format(tmp_path):
     content = (tmp_path / "a.safetensors").read_bytes()
     length = int.from_bytes(content[:8], "little")
     assert length % 8 == 0
-    assert json.loads(content[8 : 8 + length])["__metadata__"] == {"format": "pt"}
+    metadata = json.loads(content[8 : 8 + length])["__metadata__"]
+    assert metadata == {"format": "pt", "tamis.checksum": metadata["tamis.checksum"]}
     assert stored_tensors(tmp_path / "a.safetensors")["é"].read().tolist() == [[1, 1, 1], [1, 1, 1]]

@@ -16,7 +16,7 @@ from tamis.columns import Array
 from tamis.errors import InputError
 from tamis.files import storage_errors
 from tamis.formats import read_corpus, read_queries
-from tamis.infer.cross_encoder import BUNDLED, CrossEncoder, bundled_folder
+from tamis.infer.cross_encoder import BUNDLED, CrossEncoder, bundled_folder, load_bundled
 from tamis.infer.onnx_backend import export
 from tamis.models.checkpoint import Checkpoint, load_checkpoint
 from tamis.models.convert import convert
@@ -104,7 +104,8 @@ def _graph(
 def _weights(
     model: str, output: Path, weights: WeightType, revision: str | None
 ) -> tuple[dict[str, Any], list[str]]:
-    checkpoint = load_checkpoint(bundled_folder(model) or model, revision)
+    bundled = bundled_folder(model)
+    checkpoint = load_checkpoint(model, revision) if bundled is None else load_bundled(bundled)
     with doing("Writing the weights"):
         path = convert(checkpoint, output, weights)
     made: dict[str, Any] = {

@@ -18,12 +18,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tamis.errors import InputError
+from tamis.errors import InputError, quoted
 from tamis.evaluate.chance import seeded
 from tamis.evaluate.judgments import checked
 from tamis.files import PathLike, atomic_write, read_text
 from tamis.formats import Qrels
 from tamis.formats.lines import read_lines, split_columns
+from tamis.nested import parse_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +117,13 @@ def read_folds(*paths: PathLike) -> list[Fold]:
     text = read_text(path)
     try:
         return (
-            _from_json(json.loads(text)) if text.lstrip()[:1] in ("[", "{") else folds_of(_two_columns(path))
+            _from_json(parse_json(text)) if text.lstrip()[:1] in ("[", "{") else folds_of(_two_columns(path))
         )
     except json.JSONDecodeError as error:
         problem, remedy = f"not JSON ({error.msg})", "check the file"
         raise InputError(problem, remedy=remedy, path=str(path), line=error.lineno) from error
+    except ValueError as error:  # JSON that is nested too deeply, or a number of thousands of digits
+        raise InputError(f"not folds ({error})", remedy="check the file", path=str(path)) from error
     except InputError as error:
         if error.path is not None:
             raise
@@ -210,7 +213,7 @@ def _check_groups(groups: Sequence[Sequence[str]]) -> None:
         raise InputError("a fold without queries", remedy="leave it out")
     twice = [qid for qid, times in Counter(qid for group in groups for qid in group).items() if times > 1]
     if twice:
-        raise InputError(f"the query {twice[0]!r} is in two folds", remedy="test each query once")
+        raise InputError(f"the query {quoted(twice[0])} is in two folds", remedy="test each query once")
 
 
 def check_folds(folds: Sequence[Fold]) -> None:
@@ -227,7 +230,7 @@ def check_folds(folds: Sequence[Fold]) -> None:
         leaked = set(fold.test).intersection(fold.seen)
         if leaked:
             raise InputError(
-                f"the query {min(leaked)!r} is in the training and the test part of one fold",
+                f"the query {quoted(min(leaked))} is in the training and the test part of one fold",
                 remedy="take it out of one of them",
             )
         if not fold.seen:

@@ -6,9 +6,9 @@ import os
 from dataclasses import dataclass
 
 from tamis.documents import Document, Query
-from tamis.errors import InputError
+from tamis.errors import InputError, quoted
 from tamis.files import PathLike
-from tamis.formats.lines import SkipReport, check_column, located, read_lines, skip_or_raise, split_columns
+from tamis.formats.lines import SkipReport, check_column, located, read_lines, skip_or_raise
 
 _WIDTH = 4
 
@@ -44,7 +44,7 @@ def read_candidates(path: PathLike, *, skipped: SkipReport | None = None) -> Can
         try:
             query, document = _parse(line, found)
             if document.id in ids.get(query.id, ()):
-                problem = f"the document {document.id!r} comes twice for {query.id!r}"
+                problem = f"the document {quoted(document.id)} comes twice for {quoted(query.id)}"
                 raise InputError(problem, remedy="keep one of them")
         except InputError as error:
             skip_or_raise(located(error, path, number), skipped)
@@ -58,9 +58,9 @@ def read_candidates(path: PathLike, *, skipped: SkipReport | None = None) -> Can
 def _parse(line: str, found: Candidates) -> tuple[Query, Document]:
     """The query and the document of a line: those that are found already, since a passage may come for a
     hundred queries and its text is to be held once."""
-    cells = line.split("\t")
-    if len(cells) != _WIDTH:
-        problem = f"{len(cells)} tab-separated columns where candidates have {_WIDTH}"
+    cells, columns = line.split("\t", _WIDTH), line.count("\t") + 1
+    if columns != _WIDTH:
+        problem = f"{columns} tab-separated columns where candidates have {_WIDTH}"
         raise InputError(problem, remedy="write qid, docid, query and text, with tabs only between them")
     qid, docid, asked, text = cells
     asked = asked.strip()
@@ -69,19 +69,21 @@ def _parse(line: str, found: Candidates) -> tuple[Query, Document]:
         check_column(qid, "query id")
         query = Query(qid, asked)
     elif query.text != asked:
-        raise InputError(f"the query {qid!r} has another text above", remedy="give every query its own id")
+        raise InputError(
+            f"the query {quoted(qid)} has another text above", remedy="give every query its own id"
+        )
     if document is None:
         check_column(docid, "document id")
         document = Document(docid, text)
     elif document.text != text:
         raise InputError(
-            f"the document {docid!r} has another text above", remedy="give every text its own id"
+            f"the document {quoted(docid)} has another text above", remedy="give every text its own id"
         )
     return query, document
 
 
 def _refuse_run(first_line: str, path: PathLike, number: int) -> None:
-    if len(first_line.split("\t")) != _WIDTH and len(split_columns(first_line)) in (3, 6):
+    if first_line.count("\t") != _WIDTH - 1 and len(first_line.split(None, 6)) in (3, 6):
         raise InputError(
             "a run, which has no texts",
             remedy="give the corpus and the queries too (--corpus, --queries)",

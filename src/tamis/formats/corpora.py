@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from tamis.documents import Document
-from tamis.errors import InputError, TamisError
+from tamis.errors import InputError, TamisError, quoted
 from tamis.files import COMPRESSED_SUFFIXES, STDIN, PathLike, read_text
 from tamis.formats import irds
 from tamis.formats.csv_rows import read_rows
 from tamis.formats.json_lines import first_filled, first_present, parse_object, to_id, to_text
 from tamis.formats.lines import (
+    LONGEST_RECORD,
     SkipReport,
     check_no_header,
     located,
@@ -47,6 +48,7 @@ FOLDER_SUFFIXES = (".jsonl", ".csv", ".tsv", ".trec", ".txt", ".md")
 # What makes a BEIR folder, and what belongs to it: the queries, and a folder or files of judgments.
 BEIR_CORPUS = "corpus.jsonl"
 _OF_BEIR = (BEIR_CORPUS, "queries.jsonl", "qrels")
+_MOST_COLUMNS = 8  # of a TSV that are looked at: one too many is enough to know
 _HEADER_REMEDY = "read the file as csv (--format csv), or take the line out"
 
 
@@ -245,7 +247,7 @@ def _sources(path: PathLike, format: CorpusFormat | None) -> list[_Source]:
     if chosen is None:
         formats = ", ".join(get_args(CorpusFormat))
         remedy = f"give the format (--format): {formats}; or convert the file to one of these"
-        raise InputError(f"the suffix {path.suffix!r} names no corpus format", remedy=remedy, path=path)
+        raise InputError(f"the suffix {quoted(path.suffix)} names no corpus format", remedy=remedy, path=path)
     return [_Source(path, chosen, path.name)]
 
 
@@ -336,7 +338,7 @@ def _document(record: dict[str, Any]) -> Document:
 def _read_tsv(source: _Source, skipped: SkipReport | None) -> _Numbered:
     width = 0
     for number, line in read_lines(source.path, skipped=skipped):
-        cells = line.split("\t")
+        cells = line.split("\t", _MOST_COLUMNS)
         if not width:
             try:
                 check_no_header(cells, ID_KEYS, TEXT_KEYS, _HEADER_REMEDY)
@@ -345,7 +347,9 @@ def _read_tsv(source: _Source, skipped: SkipReport | None) -> _Numbered:
         if not width and len(cells) in (2, 3, 4):
             width = len(cells)
         if len(cells) != width or not cells[0]:
-            error = InputError(_tsv_problem(cells, width), remedy="use tabs only between columns")
+            error = InputError(
+                _tsv_problem(line.count("\t") + 1, width), remedy="use tabs only between columns"
+            )
             skip_or_raise(located(error, source.path, number), skipped)
         elif width == 4:
             yield number, Document(cells[0], cells[3], cells[2], {"url": cells[1]})
@@ -353,11 +357,11 @@ def _read_tsv(source: _Source, skipped: SkipReport | None) -> _Numbered:
             yield number, Document(cells[0], cells[-1], cells[1] if width == 3 else "")
 
 
-def _tsv_problem(cells: list[str], width: int) -> str:
-    if len(cells) == width:
+def _tsv_problem(columns: int, width: int) -> str:
+    if columns == width:
         return "the id is empty"
     expected = f"the lines above have {width}" if width else "a corpus has 2 to 4"
-    return f"{len(cells)} tab-separated columns where {expected}"
+    return f"{columns} tab-separated columns where {expected}"
 
 
 def _read_trec(source: _Source, skipped: SkipReport | None) -> _Numbered:
@@ -366,7 +370,7 @@ def _read_trec(source: _Source, skipped: SkipReport | None) -> _Numbered:
 
 def _read_text(source: _Source, skipped: SkipReport | None) -> _Numbered:
     try:
-        document = Document(_file_id(source), read_text(source.path))
+        document = Document(_file_id(source), read_text(source.path, LONGEST_RECORD))
     except InputError as error:
         skip_file_or_raise(error, skipped)
     else:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
-from tamis.errors import InputError
+from tamis.errors import InputError, quoted
 from tamis.files import PathLike, not_utf8, open_bytes
 from tamis.formats.json_lines import first_present
-from tamis.formats.lines import SkipReport, numbered_lines, skip_or_raise
+from tamis.formats.lines import LONGEST_RECORD, SkipReport, numbered_lines, skip_or_raise, too_long
 
 SEPARATORS = (",", ";", "\t")  # spreadsheets write ; where the comma is the decimal point
 LONGEST_CELL = 1 << 24  # characters: a quote that is never closed must not fill the memory
@@ -68,15 +68,17 @@ def read_rows(
                 yield line, {name: cells[place] for name, place in columns.items()}
 
 
-def _rows(stream: Iterable[bytes], names: Collection[str], path: PathLike) -> Iterator[_Row]:
+def _rows(stream: BinaryIO, names: Collection[str], path: PathLike) -> Iterator[_Row]:
     """The rows that are not empty, good and bad."""
-    bad: list[InputError] = []
-    lines = _decoded(stream, path, bad)
+    lines = _Lines(stream, path)
+    bad = lines.bad
     opening: list[str] = []
     for text in lines:
         opening.append(text)
         if not text.isspace():
             break
+    if not opening:
+        return
     # The limit belongs to the process, not to the reader: others may need it as high as it is.
     csv.field_size_limit(max(csv.field_size_limit(), LONGEST_CELL))
     reader = csv.reader(chain(opening, lines), delimiter=_separator(opening[-1], names), strict=True)
@@ -92,18 +94,33 @@ def _rows(stream: Iterable[bytes], names: Collection[str], path: PathLike) -> It
         if bad or any(map(str.strip, cells)):
             yield _Row(line, reader.line_num + 1 - line, cells, bad[0] if bad else None)
         bad.clear()
+        lines.held = 0
 
 
-def _decoded(stream: Iterable[bytes], path: PathLike, bad: list[InputError]) -> Iterator[str]:
+class _Lines:
     r"""The lines, ended by `\n`. What is not UTF-8 is noted in `bad`, not raised: its row goes on, and only
-    the reader finds where it ends."""
-    for number, raw in numbered_lines(stream):
+    the reader finds where it ends. `held` are the bytes of the row so far; a row of too many is raised even
+    where rows may be skipped, as nothing tells where it ends."""
+
+    def __init__(self, stream: BinaryIO, path: PathLike) -> None:
+        self.bad: list[InputError] = []
+        self.held = 0
+        self._path, self._lines = path, numbered_lines(stream, path)
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        number, raw = next(self._lines)
+        self.held += len(raw)
+        if self.held > LONGEST_RECORD:
+            raise too_long("a row", LONGEST_RECORD, self._path, number)
         try:
             line = raw.decode()
         except UnicodeDecodeError as error:
-            bad.append(not_utf8(error, path=path, line=number))
+            self.bad.append(not_utf8(error, path=self._path, line=number))
             line = raw.decode(errors="replace")
-        yield line.replace("\r\n", "\n")
+        return line.replace("\r\n", "\n")
 
 
 def _separator(header: str, names: Collection[str]) -> str:
@@ -129,7 +146,7 @@ def _columns(
     for place, cell in enumerate(header.cells):
         name = _name(cell, names)
         if name in columns:
-            problem = f"two columns {name!r}"
+            problem = f"two columns {quoted(name)}"
             raise InputError(problem, remedy="rename one", path=os.fspath(path), line=header.line)
         if name:
             columns[name] = place

@@ -24,7 +24,7 @@ from pathlib import PurePath
 from typing import Any, Literal
 
 from tamis.documents import Document, Query
-from tamis.errors import InputError, MissingDependencyError, TamisError
+from tamis.errors import InputError, MissingDependencyError, TamisError, quoted
 from tamis.files import PathLike
 from tamis.formats.lines import SkipReport, skip_or_raise
 from tamis.text.topics import TopicField, represented
@@ -100,7 +100,7 @@ def queries(name: str, field: TopicField = "title", skipped: SkipReport | None =
             try:
                 query = to_query(record, field)
                 if query.id in found:
-                    raise _error(name, f"the query id {query.id!r} comes twice", "use another dataset")
+                    raise _error(name, f"the query id {quoted(query.id)} comes twice", "use another dataset")
             except InputError as error:
                 skip_or_raise(error if error.path else _in_query(error, name, record.query_id), skipped)
             else:
@@ -117,7 +117,7 @@ def judgments(name: str, skipped: SkipReport | None = None) -> dict[str, dict[st
             qid, docid, grade = str(record.query_id), str(record.doc_id), int(record.relevance)
             judged = found.setdefault(qid, {})
             if judged.setdefault(docid, grade) != grade:  # as those of a topic's aspects, or of passages
-                problem = f"{docid!r} is judged {grade} for {qid!r}, and {judged[docid]} above"
+                problem = f"{quoted(docid)} is judged {grade} for {quoted(qid)}, and {judged[docid]} above"
                 remedy = f"write them by `ir_datasets export {name} qrels`, and keep one of each"
                 skip_or_raise(_error(name, problem, remedy), skipped)
     return found
@@ -190,7 +190,7 @@ def _error(name: str, problem: str, remedy: str) -> InputError:
 
 
 def _in_query(error: InputError, name: str, query_id: str) -> InputError:
-    return _error(name, f"query {query_id!r}: {error.problem}", error.remedy)
+    return _error(name, f"query {quoted(query_id)}: {error.problem}", error.remedy)
 
 
 @contextmanager

@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from tamis.errors import InputError
+from tamis.errors import InputError, quoted
+from tamis.nested import check_depth, check_numbers
 
 _MOST_NAMES, _LONGEST_NAME = 8, 40  # in an error of one line
 
@@ -35,6 +36,14 @@ def parse_object(line: str) -> dict[str, Any]:
         raise InputError("a number of thousands of digits", remedy="write it as a string") from None
     if not isinstance(value, dict):
         raise InputError("not a JSON object", remedy=_one_a_line(line))
+    try:
+        check_depth(value)
+    except ValueError:
+        raise InputError("JSON nested too deeply") from None
+    try:
+        check_numbers(value)
+    except ValueError as error:
+        raise InputError(str(error), remedy="write it as a string, or leave it out") from None
     # Half of a surrogate pair is legal in a JSON escape but in no UTF-8 file: found here, not when stored.
     if "\\ud" in line or "\\uD" in line:
         try:
@@ -66,7 +75,7 @@ def first_present(record: Collection[str], keys: Sequence[str], what: str = "key
     for key in keys:
         if key in record:
             return key
-    names = [repr(name[:_LONGEST_NAME]) for name in islice(record, _MOST_NAMES)]
+    names = [quoted(name, _LONGEST_NAME) for name in islice(record, _MOST_NAMES)]
     more = ["..."] if len(record) > _MOST_NAMES else []
     among = f" among {', '.join(names + more)}" if names else ""
     problem = f"none of the {what} {', '.join(map(repr, keys))}{among}"

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import html
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from typing import BinaryIO
 
-from tamis.errors import InputError
+from tamis.errors import InputError, quoted
 from tamis.files import BOM, PathLike, not_utf8, open_bytes
 
+#: Bytes of a line, a row of CSV, a <DOC> and a text file: one that does not end must not fill the memory.
+LONGEST_RECORD = 1 << 25
+#: Bytes of a line of ids and numbers, which takes many times as much memory when it is split into columns.
+LONGEST_COLUMNS = 1 << 20
+
+_HUGE_REFERENCE = re.compile(r"&#[0-9]{1000,};?")
 _COLUMN = re.compile(r"[^ \t\n\r\f\v]+")
 
 
@@ -86,17 +93,62 @@ def located(error: InputError, path: PathLike, line: int) -> InputError:
     return InputError(error.problem, remedy=error.remedy, path=os.fspath(path), line=line)
 
 
-def numbered_lines(stream: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file with their numbers, without the byte order mark.
+def too_long(what: str, limit: int, path: PathLike, line: int | None = None) -> InputError:
+    """The error for a line or a record that is not held in memory.
 
-    >>> list(numbered_lines([BOM + b"q1", b"q2"]))
-    [(1, b'q1'), (2, b'q2')]
+    >>> str(too_long("a line", 1 << 26, "corpus.jsonl", 3))
+    'corpus.jsonl, line 3: a line of over 64 MiB: split it, or check the format'
     """
-    lines = iter(stream)
-    return enumerate(chain([next(lines, b"").removeprefix(BOM)], lines), 1)
+    size = f"{limit >> 20} MiB" if limit >> 20 else f"{limit} bytes"
+    return InputError(
+        f"{what} of over {size}", remedy="split it, or check the format", path=os.fspath(path), line=line
+    )
 
 
-def read_lines(path: PathLike, *, skipped: SkipReport | None = None) -> Iterator[tuple[int, str]]:
+def numbered_lines(
+    stream: BinaryIO, path: PathLike, skipped: SkipReport | None = None, limit: int = LONGEST_RECORD
+) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file with their numbers, without the byte order mark. One of over `limit` bytes is
+    an error, or is skipped without being held.
+
+    >>> from io import BytesIO
+    >>> list(numbered_lines(BytesIO(BOM + b"q1\\nq2"), "queries.tsv"))
+    [(1, b'q1\\n'), (2, b'q2')]
+    """
+    for number, line in enumerate(iter(lambda: stream.readline(limit + 1), b""), 1):
+        if len(line) > limit:
+            skip_or_raise(too_long("a line", limit, path, number), skipped)
+            drop_line(stream, line)
+        else:
+            yield number, line.removeprefix(BOM) if number == 1 else line
+
+
+def drop_line(stream: BinaryIO, start: bytes) -> None:
+    """Read what is left of a line without holding it.
+
+    >>> from io import BytesIO
+    >>> stream = BytesIO(b"a long line\\nq2")
+    >>> drop_line(stream, stream.read(3))
+    >>> stream.read()
+    b'q2'
+    """
+    while start and not start.endswith(b"\n"):
+        start = stream.readline(1 << 18)
+
+
+def unescaped(text: str) -> str:
+    """A text whose entities are characters. A reference of thousands of digits, of which Python makes no
+    number, becomes U+FFFD, as all that name no character do.
+
+    >>> unescaped("&lt;&#233;&#" + "9" * 5000 + ";")
+    '<é\ufffd'
+    """
+    return html.unescape(_HUGE_REFERENCE.sub("\ufffd", text) if "&#" in text else text)
+
+
+def read_lines(
+    path: PathLike, *, skipped: SkipReport | None = None, limit: int = LONGEST_RECORD
+) -> Iterator[tuple[int, str]]:
     r"""Number and text of each line that is not blank: strict UTF-8, no byte order mark, no line end.
 
     >>> file = getfixture("tmp_path") / "ids.txt"
@@ -107,7 +159,7 @@ def read_lines(path: PathLike, *, skipped: SkipReport | None = None) -> Iterator
     with open_bytes(path) as stream:
         # Bytes are split before they are decoded: a bad line can be skipped alone, and only \n ends a line
         # (a JSON string may hold U+2028, at which str.splitlines would cut it).
-        for number, raw in numbered_lines(stream):
+        for number, raw in numbered_lines(stream, path, skipped, limit):
             try:
                 line = raw.decode().rstrip("\r\n")
             except UnicodeDecodeError as error:
@@ -128,7 +180,7 @@ def check_no_header(cells: Sequence[str], ids: Collection[str], texts: Collectio
     """
     names = {cell.strip().lower() for cell in cells}
     if not names.isdisjoint(ids) and not names.isdisjoint(texts):
-        named = ", ".join(repr(cell[:40]) for cell in cells[:8])
+        named = ", ".join(quoted(cell, 40) for cell in cells[:8])
         raise InputError(f"a header ({named}) where there should be none", remedy=remedy)
 
 
@@ -163,6 +215,6 @@ def check_column(value: str, name: str) -> None:
     """
     if value.split() != [value]:
         raise InputError(
-            f"the {name} {value!r} is empty or holds white space",
+            f"the {name} {quoted(value)} is empty or holds white space",
             remedy="TREC files separate columns by white space: rename it",
         )

@@ -6,10 +6,18 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
-from tamis.errors import InputError
+from tamis.errors import InputError, quoted
 from tamis.files import PathLike, atomic_write
 from tamis.formats import irds
-from tamis.formats.lines import SkipReport, check_column, located, read_lines, skip_or_raise, split_columns
+from tamis.formats.lines import (
+    LONGEST_COLUMNS,
+    SkipReport,
+    check_column,
+    located,
+    read_lines,
+    skip_or_raise,
+    split_columns,
+)
 
 Qrels = dict[str, dict[str, int]]
 """Grade of each judged document: `qrels[qid][docid]`."""
@@ -39,7 +47,7 @@ def read_qrels(path: PathLike, *, skipped: SkipReport | None = None) -> Qrels:
         return irds.judgments(name, skipped)
     qrels: Qrels = {}
     format: QrelsFormat | None = None
-    for number, line in read_lines(path, skipped=skipped):
+    for number, line in read_lines(path, skipped=skipped, limit=LONGEST_COLUMNS):
         if format is None:
             format = _format(line)
             if split_columns(line) == _BEIR_HEADER:
@@ -48,7 +56,7 @@ def read_qrels(path: PathLike, *, skipped: SkipReport | None = None) -> Qrels:
             qid, docid, grade = _parse(line, format or "trec")
             judged = qrels.setdefault(qid, {})
             if judged.setdefault(docid, grade) != grade:
-                problem = f"{docid!r} is judged {grade} for {qid!r}, and {judged[docid]} above"
+                problem = f"{quoted(docid)} is judged {grade} for {quoted(qid)}, and {judged[docid]} above"
                 raise InputError(problem, remedy="keep one of them")
         except InputError as error:
             skip_or_raise(located(error, path, number), skipped)
@@ -83,7 +91,7 @@ def _parse(line: str, format: QrelsFormat) -> tuple[str, str, int]:
     try:
         grade = int(cells[-1])
     except ValueError:
-        raise InputError(f"the grade {cells[-1]!r} is not a whole number") from None
+        raise InputError(f"the grade {quoted(cells[-1])} is not a whole number") from None
     return cells[0], cells[-2], grade
 
 

@@ -11,9 +11,16 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from tamis.errors import InputError
+from tamis.errors import InputError, quoted
 from tamis.files import BOM, PathLike, not_utf8, open_bytes
-from tamis.formats.lines import SkipReport, numbered_lines, skip_or_raise
+from tamis.formats.lines import (
+    LONGEST_COLUMNS,
+    SkipReport,
+    drop_line,
+    numbered_lines,
+    skip_or_raise,
+    too_long,
+)
 
 Row = tuple[str, str, int, float, str]
 """Query id, document id, rank, score and tag."""
@@ -44,7 +51,7 @@ def parse_rows(path: PathLike, skipped: SkipReport | None) -> Iterator[Row]:
     [('q1', 'd7', 2, 0.5, 'msmarco')]
     """
     with open_bytes(path) as stream:
-        lines = numbered_lines(stream)
+        lines = numbered_lines(stream, path, skipped, LONGEST_COLUMNS)
         for number, raw in lines:
             if parse := _parser(raw):
                 yield from parse(chain([(number, raw)], lines), path, skipped)
@@ -59,9 +66,8 @@ def parse_blocks(path: PathLike, skipped: SkipReport | None) -> Iterator[Block]:
     [Block(qids=[b'q1', b'q1'], docids=['d7', 'd3'], ranks=array('q', [1, 2]), scores=array('d', [2.5, 1.5]))]
     """
     parse: _Parser | None = None
-    first = 1
     with open_bytes(path) as stream:
-        for text in _whole_lines(stream):
+        for first, text in _whole_lines(stream, path, skipped):
             parse = parse or _parser(text.lstrip().partition(b"\n")[0])
             if parse is not None:
                 try:
@@ -70,7 +76,6 @@ def parse_blocks(path: PathLike, skipped: SkipReport | None) -> Iterator[Block]:
                     # Not TREC's six columns, or something in them is wrong: go through the lines one by one.
                     block = _gather(parse(enumerate(text.split(b"\n"), first), path, skipped))
                 yield block
-            first += text.count(b"\n")
 
 
 def _parser(first_line: bytes) -> _Parser | None:
@@ -133,11 +138,11 @@ def _complaint(raw: bytes, width: int, path: PathLike, number: int) -> InputErro
     if len(fields) != width:
         problem = f"{len(fields)} columns where a run has {width}"
     elif width == 3:
-        problem = f"the rank {fields[2]!r} is not a whole number from 1"
+        problem = f"the rank {quoted(fields[2])} is not a whole number from 1"
     elif _is_finite(fields[4]):
-        problem = f"the rank {fields[3]!r} is not a whole number"
+        problem = f"the rank {quoted(fields[3])} is not a whole number"
     else:
-        problem = f"the score {fields[4]!r} is not a finite number"
+        problem = f"the score {quoted(fields[4])} is not a finite number"
     remedy = "write qid docid rank" if width == 3 else "write qid Q0 docid rank score tag"
     return InputError(problem, remedy=remedy, path=os.fspath(path), line=number)
 
@@ -149,13 +154,25 @@ def _is_finite(text: str) -> bool:
         return False
 
 
-def _whole_lines(stream: BinaryIO) -> Iterator[bytes]:
-    """The file in blocks, each of whole lines and ended by a line break."""
+def _whole_lines(stream: BinaryIO, path: PathLike, skipped: SkipReport | None) -> Iterator[tuple[int, bytes]]:
+    """The file in blocks, each of whole lines and ended by a line break, with the number of the first."""
+    first = 1
     text = stream.read(_BLOCK_BYTES).removeprefix(BOM)
     while text:
-        text += stream.readline()
-        yield text if text.endswith(b"\n") else text + b"\n"
-        text = stream.read(_BLOCK_BYTES)
+        last = stream.readline(LONGEST_COLUMNS + 1)
+        if len(last) > LONGEST_COLUMNS:
+            complete, newline, _ = text.rpartition(b"\n")
+            number = first + text.count(b"\n")
+            skip_or_raise(too_long("a line", LONGEST_COLUMNS, path, number), skipped)
+            drop_line(stream, last)
+            text, following = complete + newline, number + 1
+        else:
+            text += last
+            text += b"" if text.endswith(b"\n") else b"\n"
+            following = first + text.count(b"\n")
+        if text:
+            yield first, text
+        first, text = following, stream.read(_BLOCK_BYTES)
 
 
 def _split(text: bytes) -> Block:

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tamis.errors import InputError
+from tamis.errors import InputError, quoted
 from tamis.files import STDIN, PathLike, atomic_write, open_bytes
-from tamis.formats.lines import SkipReport, check_column, numbered_lines, skip_or_raise
+from tamis.formats.lines import LONGEST_COLUMNS, SkipReport, check_column, numbered_lines, skip_or_raise
 from tamis.formats.run_lines import Block, parse_blocks, parse_rows
 from tamis.formats.ties import strictly_decreasing
 
@@ -91,7 +91,9 @@ def write_run(path: PathLike, rows: Iterable[RunRow], tag: str) -> None:
         for qid, docids, scores in rows:
             check_column(qid, "query id")
             if qid in written:
-                raise InputError(f"the query id {qid!r} comes twice", remedy="give each query one ranking")
+                raise InputError(
+                    f"the query id {quoted(qid)} comes twice", remedy="give each query one ranking"
+                )
             written.add(qid)
             _check_docids(qid, docids, len(scores))
             lines = [
@@ -103,20 +105,22 @@ def write_run(path: PathLike, rows: Iterable[RunRow], tag: str) -> None:
 
 def _check_docids(qid: str, docids: Sequence[str], scores: int) -> None:
     if len(docids) != scores:
-        raise InputError(f"{len(docids)} documents and {scores} scores for {qid!r}")
+        raise InputError(f"{len(docids)} documents and {scores} scores for {quoted(qid)}")
     if " ".join(docids).split() != list(docids):
         for docid in docids:
             check_column(docid, "document id")
     if len(set(docids)) < len(docids):
         twice = next(docid for i, docid in enumerate(docids) if docid in docids[:i])
-        raise InputError(f"the document {twice!r} comes twice for {qid!r}", remedy="keep one of them")
+        raise InputError(
+            f"the document {quoted(twice)} comes twice for {quoted(qid)}", remedy="keep one of them"
+        )
 
 
 def _decimals(qid: str, scores: Sequence[float] | npt.NDArray[np.floating]) -> list[str]:
     try:
         distinct = strictly_decreasing(scores)
     except InputError as error:
-        raise InputError(f"query {qid!r}: {error.problem}", remedy=error.remedy) from None
+        raise InputError(f"query {quoted(qid)}: {error.problem}", remedy=error.remedy) from None
     if isinstance(scores, np.ndarray) and scores.dtype == np.float32:
         # 12.3456 rather than 12.345600128173828; through float, so that 1e6 has one spelling.
         return [repr(float(str(score))) for score in distinct.astype(np.float32)]
@@ -152,7 +156,7 @@ class _Results:
         first: dict[str, int] = {}
         for i, docid in enumerate(self.docids):
             if first.setdefault(docid, i) != i:
-                problem = f"the document {docid!r} comes twice for {qid!r}"
+                problem = f"the document {quoted(docid)} comes twice for {quoted(qid)}"
                 line = _second_line(path, qid, docid) if skipped is None else None
                 error = InputError(problem, remedy="keep one of them", path=os.fspath(path), line=line)
                 skip_or_raise(error, skipped)
@@ -165,7 +169,7 @@ def _second_line(path: PathLike, qid: str, docid: str) -> int | None:
         return None
     seen = 0
     with open_bytes(path) as stream:
-        for number, raw in numbered_lines(stream):
+        for number, raw in numbered_lines(stream, path, SkipReport(), LONGEST_COLUMNS):
             fields = raw.split()
             if fields[:1] == [qid.encode()] and docid.encode() == fields[2 if len(fields) == 6 else 1]:
                 seen += 1

@@ -7,32 +7,37 @@ header, scripts and the title. Tags go and entities become characters.
 
 from __future__ import annotations
 
-import html
 import os
 import re
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
 
 from tamis.documents import Document
 from tamis.errors import InputError
-from tamis.files import BOM, PathLike, open_bytes
-from tamis.formats.lines import SkipReport, located, skip_or_raise
+from tamis.files import PathLike, open_bytes
+from tamis.formats.lines import (
+    LONGEST_RECORD,
+    SkipReport,
+    located,
+    numbered_lines,
+    skip_or_raise,
+    too_long,
+    unescaped,
+)
 
-
-def _element(tags: str) -> re.Pattern[str]:
-    """Matches `<TAG ...>content</TAG>`; runs of anything but `<` are many times faster than `.*?`."""
-    content = r"[^<]*(?:<(?!/\1\s*>)[^<]*)*"
-    return re.compile(rf"<({tags})(?:\s[^<>]*)?>({content})</\1\s*>", re.IGNORECASE)
-
-
+# No pattern reads beyond the next `<`, so that a search takes time in proportion to the text. The end of an
+# element or a comment, which may be far away or missing, is looked up among the closing tags instead.
 _OPEN = re.compile(rb"<DOC(?:\s[^<>]*)?>", re.IGNORECASE)
+_OPEN_FIRST = re.compile(rb"\s*" + _OPEN.pattern, re.IGNORECASE)
 _CLOSE = re.compile(rb"</DOC\s*>", re.IGNORECASE)
-_DOCNO = _element("DOCNO")
 # In this order: a web page has its <TITLE> inside its <HEAD>, a newswire story has its headline there.
-_TITLES = [_element(tag) for tag in ("TITLE", "HEADLINE", "HEAD")]
-_TEXTS = _element("TEXT|LP|LEADPARA")
-_DROPPED = _element("DOCNO|DOCID|DOCOLDNO|DOCHDR|SCRIPT|STYLE")
-_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
-# A tag starts with a letter, so that "a < b" stays; [^<>] keeps the search linear on unclosed brackets.
+_TITLES = ("TITLE", "HEADLINE", "HEAD")
+_TEXTS = ("TEXT", "LP", "LEADPARA")
+_DROPPED = ("DOCNO", "DOCID", "DOCOLDNO", "DOCHDR", "SCRIPT", "STYLE")
+_NAMES = "|".join((*_TITLES, *_TEXTS, *_DROPPED))
+_EDGE = re.compile(rf"<(?:({_NAMES})(?:\s[^<>]*)?|/({_NAMES})\s*)>", re.IGNORECASE | re.ASCII)
+# A tag starts with a letter, so that "a < b" stays.
 _TAG = re.compile(r"<[/!?]?[a-z][^<>]*>", re.IGNORECASE)
 
 
@@ -50,7 +55,7 @@ def read_trec_documents(path: PathLike, skipped: SkipReport | None) -> Iterator[
     >>> list(read_trec_documents(file, None))
     [(1, Document(id='FT911-3', text='Finer, then finer.', title='Sieves & cooks', metadata={}))]
     """
-    for number, raw in _elements(path, skipped):
+    for number, raw in _documents(path, skipped):
         try:
             document = _parse(_decode(raw))
         except InputError as error:
@@ -59,33 +64,36 @@ def read_trec_documents(path: PathLike, skipped: SkipReport | None) -> Iterator[
             yield number, document
 
 
-def _elements(path: PathLike, skipped: SkipReport | None) -> Iterator[tuple[int, bytes]]:
-    """Line number and content of each element; holds no more than one element and one line."""
-    content: list[bytes] | None = None
+def _documents(path: PathLike, skipped: SkipReport | None) -> Iterator[tuple[int, bytes]]:
+    """Line number and content of each `<DOC>`; holds no more than one of them and one line."""
+    content: bytearray | None = None
     start = number = 0
     with open_bytes(path) as stream:
-        for number, raw in enumerate(stream, 1):
-            rest = raw.removeprefix(BOM) if number == 1 else raw
-            while rest:
+        for number, line in numbered_lines(stream, path, skipped):
+            at = 0
+            while at < len(line):
                 if content is None:
-                    opening = _OPEN.search(rest)
+                    opening = _OPEN.search(line, at)
                     if opening is None:
                         break
-                    start, content, rest = number, [], rest[opening.end() :]
-                if b"<" not in rest:  # most lines, so skip the searches
-                    content.append(rest)
-                    break
-                if _OPEN.match(rest.lstrip()):
-                    skip_or_raise(_unclosed(path, start), skipped)
-                    content = None
-                    continue
-                closing = _CLOSE.search(rest)
-                if closing is None:
-                    content.append(rest)
-                    break
-                content.append(rest[: closing.start()])
-                yield start, b"".join(content)
-                content, rest = None, rest[closing.end() :]
+                    start, content, at = number, bytearray(), opening.end()
+                closing = None
+                if line.find(b"<", at) >= 0:  # not in most lines, so skip the searches
+                    if _OPEN_FIRST.match(line, at):
+                        skip_or_raise(_unclosed(path, start), skipped)
+                        content = None
+                        continue
+                    closing = _CLOSE.search(line, at)
+                end = closing.start() if closing else len(line)
+                if len(content) + end - at > LONGEST_RECORD:
+                    skip_or_raise(too_long("a <DOC>", LONGEST_RECORD, path, start), skipped)
+                    content = None  # and read on at the next one
+                else:
+                    content += line[at:end]
+                    if closing:
+                        yield start, bytes(content)
+                        content = None
+                at = closing.end() if closing else end
     if content is not None:
         skip_or_raise(_unclosed(path, start), skipped)
     if number and not start:
@@ -103,19 +111,79 @@ def _decode(raw: bytes) -> str:
         return raw.decode("latin-1")
 
 
-def _parse(element: str) -> Document:
-    docno = _DOCNO.search(element)
-    if docno is None or not docno[2].strip():
+class _Edge(NamedTuple):
+    """A tag at the beginning or the end of an element of interest."""
+
+    name: str
+    closing: bool
+    start: int
+    end: int
+
+
+class _Element(NamedTuple):
+    """An element by the places of its tags in the text."""
+
+    start: int
+    inner: slice
+    end: int
+
+
+def _edges(markup: str) -> list[_Edge]:
+    return [
+        _Edge((match[1] or match[2]).upper(), match[1] is None, match.start(), match.end())
+        for match in _EDGE.finditer(markup)
+    ]
+
+
+def _elements(edges: list[_Edge], names: Collection[str]) -> Iterator[_Element]:
+    """The elements of these names in order, each from its opening tag to the first closing tag of its name;
+    none inside another. What is not closed is none."""
+    ends: dict[str, deque[_Edge]] = {name: deque() for name in names}
+    for edge in edges:
+        if edge.closing and edge.name in ends:
+            ends[edge.name].append(edge)
+    at = 0
+    for edge in edges:
+        if edge.closing or edge.name not in ends or edge.start < at:
+            continue
+        later = ends[edge.name]
+        while later and later[0].start < edge.end:
+            later.popleft()
+        if later:
+            at = later[0].end
+            yield _Element(edge.start, slice(edge.end, later[0].start), at)
+
+
+def _parse(markup: str) -> Document:
+    edges = _edges(markup)
+    docno = next((markup[each.inner].strip() for each in _elements(edges, ["DOCNO"])), "")
+    if not docno:
         raise InputError("<DOC> without a <DOCNO>", remedy="give every document an id")
-    title = next(filter(None, (pattern.search(element) for pattern in _TITLES)), None)
-    texts = [match[2] for match in _TEXTS.finditer(element)]
+    title = next((each for name in _TITLES for each in _elements(edges, [name])), None)
+    texts = [markup[each.inner] for each in _elements(edges, _TEXTS)]
     if texts:
         body = "\n".join(texts)
     else:
-        body = element if title is None else element[: title.start()] + element[title.end() :]
-    heading = "" if title is None else " ".join(_plain(title[2]).split())
-    return Document(docno[2].strip(), _plain(body), heading)
+        body = markup if title is None else markup[: title.start] + markup[title.end :]
+    heading = "" if title is None else " ".join(_plain(markup[title.inner]).split())
+    return Document(docno, _plain(body), heading)
 
 
 def _plain(markup: str) -> str:
-    return html.unescape(_TAG.sub(" ", _COMMENT.sub(" ", _DROPPED.sub(" ", markup)))).strip()
+    return unescaped(_TAG.sub(" ", _without_comments(_without_dropped(markup)))).strip()
+
+
+def _without_dropped(markup: str) -> str:
+    parts, at = [], 0
+    for element in _elements(_edges(markup), _DROPPED):
+        parts += [markup[at : element.start], " "]
+        at = element.end
+    return "".join(parts) + markup[at:]
+
+
+def _without_comments(markup: str) -> str:
+    parts, at = [], 0
+    while (start := markup.find("<!--", at)) >= 0 and (end := markup.find("-->", start + 4)) >= 0:
+        parts += [markup[at:start], " "]
+        at = end + 3
+    return "".join(parts) + markup[at:]

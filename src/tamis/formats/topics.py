@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-import html
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Literal, get_args
 
 from tamis.documents import Query
-from tamis.errors import InputError
+from tamis.errors import InputError, quoted
 from tamis.files import COMPRESSED_SUFFIXES, PathLike
 from tamis.formats import irds
 from tamis.formats.json_lines import first_filled, first_present, parse_object, to_id, to_text
-from tamis.formats.lines import SkipReport, check_no_header, located, read_lines, skip_or_raise
+from tamis.formats.lines import (
+    LONGEST_RECORD,
+    SkipReport,
+    check_no_header,
+    located,
+    read_lines,
+    skip_or_raise,
+    too_long,
+    unescaped,
+)
 from tamis.text.topics import TopicField, represented
 
 QueryFormat = Literal["jsonl", "tsv", "trec"]
@@ -35,6 +44,7 @@ _SUFFIXES: dict[str, QueryFormat] = {
 _TOP = re.compile(r"<top>(.*?)(?=</?top>|\Z)", re.IGNORECASE | re.DOTALL)
 # The text after a tag runs to the next tag of any kind: most topic files have no closing tags.
 _FIELD = re.compile(r"<(num|title|desc|narr)\b[^<>]*>(.*?)(?=</?[a-z][^<>]*>|\Z)", re.IGNORECASE | re.DOTALL)
+_OVERHEAD = 100  # bytes that a line takes in memory besides its text
 _LABELS = {"num": "number:", "title": "topic:", "desc": "description:", "narr": "narrative:"}
 
 
@@ -73,19 +83,21 @@ def read_queries(
             raise InputError(f"no field or format {value!r}", remedy=f"use one of {', '.join(known)}")
     if (name := irds.dataset_name(path)) is not None:
         return irds.queries(name, field, skipped)
-    lines = list(read_lines(path, skipped=skipped))
+    lines = read_lines(path, skipped=skipped)
+    first = next(lines, None)
+    if first is None:
+        return []
+    lines = chain([first], lines)
     queries: dict[str, Query] = {}
-    format = format or _guess_format(path, lines)
-    if format == "trec" and lines and not any(_topics(lines)):
-        raise InputError("no <top> in it", remedy="check the format", path=os.fspath(path))
+    format = format or _guess_format(path, first[1])
     parse = _PARSERS[format]
-    for number, record in _topics(lines) if format == "trec" else lines:
+    for number, record in _topics(lines, path) if format == "trec" else lines:
         try:
             if format == "tsv" and not queries:
-                check_no_header(record.split("\t"), ID_KEYS, TEXT_KEYS, "take the line out")
+                check_no_header(record.split("\t", 8), ID_KEYS, TEXT_KEYS, "take the line out")
             query = parse(record, field)
             if query.id in queries:
-                raise InputError(f"the query id {query.id!r} comes twice", remedy="remove one")
+                raise InputError(f"the query id {quoted(query.id)} comes twice", remedy="remove one")
         except InputError as error:
             skip_or_raise(located(error, path, number), skipped)
         else:
@@ -93,25 +105,35 @@ def read_queries(
     return list(queries.values())
 
 
-def _guess_format(path: PathLike, lines: list[tuple[int, str]]) -> QueryFormat:
+def _guess_format(path: PathLike, first_line: str) -> QueryFormat:
     name = Path(path)
     if name.suffix.lower() in COMPRESSED_SUFFIXES:
         name = name.with_suffix("")
     known = _SUFFIXES.get(name.suffix.lower())
     if known is not None:
         return known
-    start = lines[0][1].lstrip()[:1] if lines else ""
+    start = first_line.lstrip()[:1]
     return "jsonl" if start == "{" else "trec" if start == "<" else "tsv"
 
 
-def _topics(lines: list[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+def _topics(lines: Iterable[tuple[int, str]], path: PathLike) -> Iterator[tuple[int, str]]:
     """Line number and content of each `<top>` element."""
-    text = "\n".join(line for _, line in lines)
+    held: list[tuple[int, str]] = []
+    size = 0
+    for number, line in lines:
+        size += len(line) + _OVERHEAD
+        if size > LONGEST_RECORD:
+            raise too_long("topics", LONGEST_RECORD, path, number)
+        held.append((number, line))
+    text = "\n".join(line for _, line in held)
     position = index = 0
+    match = None
     for match in _TOP.finditer(text):
         index += text.count("\n", position, match.start())
         position = match.start()
-        yield lines[index][0], match[1]
+        yield held[index][0], match[1]
+    if match is None:
+        raise InputError("no <top> in it", remedy="check the format", path=os.fspath(path))
 
 
 def _parse_json(line: str, field: TopicField) -> Query:
@@ -125,9 +147,9 @@ def _parse_json(line: str, field: TopicField) -> Query:
 
 
 def _parse_tsv(line: str, field: TopicField) -> Query:
-    cells = line.split("\t")
-    if len(cells) != 2:
-        problem = f"{len(cells)} tab-separated columns where queries have 2"
+    cells, columns = line.split("\t", 2), line.count("\t") + 1
+    if columns != 2:
+        problem = f"{columns} tab-separated columns where queries have 2"
         raise InputError(problem, remedy="write the id, one tab and the text")
     if not cells[0].strip():
         raise InputError("the id is empty", remedy="write the id, one tab and the text")
@@ -143,7 +165,7 @@ def _parse_topic(markup: str, field: TopicField) -> Query:
         text = " ".join(match[2].split())
         if text.lower().startswith(_LABELS[tag]):
             text = text[len(_LABELS[tag]) :].strip()
-        parts.setdefault(tag, html.unescape(text))
+        parts.setdefault(tag, unescaped(text))
     query_id = parts.pop("num", "")
     if not query_id:
         raise InputError("<top> without a <num>", remedy="give every topic a number")

@@ -16,15 +16,18 @@ from pathlib import Path
 from typing import get_args
 
 from tamis.columns import Array
-from tamis.errors import InputError, MissingDependencyError
+from tamis.errors import CorruptError, InputError, MissingDependencyError
+from tamis.files import is_there
 from tamis.infer.engine import Backend, Engine, Progress
 from tamis.infer.runtime import Device, Precision
-from tamis.models.checkpoint import Checkpoint, load_checkpoint
-from tamis.models.long_plan import is_long, read_plan
+from tamis.models.checkpoint import CONFIG, Checkpoint, load_checkpoint
+from tamis.models.long_plan import PLAN, is_long, read_plan
 from tamis.models.templates import ABLATED, Form, Inputs, Truncation, ablated
 from tamis.models.tokenizer import Tokenizer, open_tokenizer
 
 BUNDLED = Path(__file__).parents[1] / "models_data"
+#: In the folder of a bundled model: what `Checkpoint.fingerprint` was when it was bundled.
+FINGERPRINT = "fingerprint.txt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,21 +209,39 @@ def bundled_tokenizer() -> Tokenizer:
 
 
 def bundled_folder(model: str) -> Path | None:
-    """The folder of a bundled model, unless there is a folder of one's own under that name.
+    """The folder of a bundled model, unless the working directory has a model of that name. A file, or a
+    folder of something else, is none.
 
     >>> bundled_folder("mono").name, bundled_folder("cross-encoder/ms-marco-MiniLM-L6-v2")
     ('mono', None)
     """
     bundled = BUNDLED / model
-    named = "/" not in model and "\\" not in model and not Path(model).exists()
-    return bundled if named and bundled.is_dir() else None
+    named = "/" not in model and "\\" not in model and not holds_model(model)
+    return bundled if named and is_there(bundled / CONFIG) else None
+
+
+def holds_model(folder: str | Path) -> bool:
+    """Whether a folder has a model in it, or a training run, of which one of the models can be named.
+
+    >>> holds_model(getfixture("tmp_path")), holds_model(BUNDLED / "mono")
+    (False, True)
+    """
+    return any(is_there(Path(folder, name)) for name in (CONFIG, PLAN, f"best/{CONFIG}", f"last/{CONFIG}"))
+
+
+def load_bundled(folder: Path) -> Checkpoint:
+    """A bundled model, which is refused unless it is what it was when it was bundled."""
+    checkpoint, path = load_checkpoint(folder), folder / FINGERPRINT
+    if is_there(path) and path.read_text(encoding="utf-8").strip() != checkpoint.fingerprint:
+        raise CorruptError(f"the bundled model in {folder} is damaged", remedy="install tamis again")
+    return checkpoint
 
 
 def _load(model: str, revision: str | None) -> Checkpoint:
     bundled = bundled_folder(model)
     if bundled is not None:
-        return load_checkpoint(bundled)
-    if model in ("cascade", "listwise") and not Path(model).exists():
+        return load_bundled(bundled)
+    if model in ("cascade", "listwise") and not holds_model(model):
         raise InputError(
             f"no model is bundled under the name {model!r}",
             remedy=f"name one: {model}(model=FOLDER), or a name on the hub",

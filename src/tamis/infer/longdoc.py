@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tamis.columns import Array
 from tamis.errors import InputError, MissingDependencyError
+from tamis.files import is_there
 from tamis.infer.cores import cores
 from tamis.infer.cross_encoder import CrossEncoder
 from tamis.infer.engine import Engine, Progress
@@ -41,7 +42,7 @@ class LongEncoder(CrossEncoder):
         """What the model is, which is read without its weights."""
         with self._lock:
             if self._plan is None:
-                if not Path(self.model).is_dir():
+                if not is_there(self.model) or not Path(self.model).is_dir():
                     remedy = "name the folder of a trained model: model=FOLDER (`tamis train` makes one)"
                     raise InputError(f"no folder {self.model}", remedy=remedy)
                 self._plan = read_plan(self.model)

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import xxhash
 
 from tamis.columns import Array
 from tamis.errors import CorruptError, InputError
-from tamis.files import atomic_write
+from tamis.files import atomic_write, unreadable
 from tamis.infer.engine import Layout
 from tamis.infer.graph_cache import kept_graph
 from tamis.models.checkpoint import Checkpoint
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 TOKEN_BUDGET = 512
 #: Goes up when graphs are written otherwise, so that neither old files nor old scores are used.
 FORMAT = "6"
-_MADE_FROM, _FORMAT = "tamis.checkpoint", "tamis.format"
+_MADE_FROM, _FORMAT, _CHECKSUM = "tamis.checkpoint", "tamis.format", "tamis.checksum"
+_DIGITS = 32  # of a checksum
 
 
 class OnnxRuntime:
@@ -67,10 +69,8 @@ class OnnxBackend(OnnxRuntime):
     def __init__(self, checkpoint: Checkpoint, precision: str = "auto", workers: int | None = None) -> None:
         super().__init__(checkpoint.config, precision, workers)
         exported = checkpoint.folder / f"model.{self.precision}.onnx"
-        session = open_session(exported) if exported.exists() else None
-        if session is None or not _made_from(session, checkpoint):
-            session = open_session(_graph(checkpoint, self.precision))
-        self._session = session
+        session = _exported_session(exported, checkpoint) if exported.exists() else None
+        self._session = open_session(_graph(checkpoint, self.precision)) if session is None else session
 
     def margins(self, inputs: Inputs) -> Array:
         (logits,) = self._session.run(None, tokens(inputs))
@@ -95,12 +95,41 @@ def export(checkpoint: Checkpoint, precision: Precision = "int8", folder: Path |
     """Write the checkpoint's graph into its folder (or another), where it is found and loads faster."""
     path = (folder or checkpoint.folder) / f"model.{precision}.onnx"
     with atomic_write(path, "wb") as stream:
-        stream.write(_graph(checkpoint, precision))
+        graph = _graph(checkpoint, precision)
+        stream.write(graph + _seal(graph))
     return path
 
 
-def open_session(graph: Path | bytes) -> Any:
-    """A graph, or the file of one, ready to run."""
+def _seal(graph: bytes) -> bytes:
+    """The checksum of a graph as one more entry of its metadata (`metadata_props`, field 14 of ONNX's
+    ModelProto): protocol buffers may be written one after the other, so that graph and seal are a graph."""
+    key, value = _CHECKSUM.encode(), xxhash.xxh3_128_hexdigest(graph).encode()
+    entry = bytes([0x0A, len(key)]) + key + bytes([0x12, len(value)]) + value
+    return bytes([0x72, len(entry)]) + entry
+
+
+def _exported_session(path: Path, checkpoint: Checkpoint) -> Any | None:
+    """An exported graph, ready to run; None where it is of other weights, or of another version that writes
+    graphs otherwise or without a checksum."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise unreadable(path, error) from error
+    size = len(_seal(b""))
+    graph, seal = content[:-size], content[-size:]
+    sealed = seal[:-_DIGITS] == _seal(b"")[:-_DIGITS]
+    if sealed and seal != _seal(graph):
+        raise _damaged(path, "its checksum is wrong")
+    session = open_session(content, path)
+    return session if sealed and _made_from(session, checkpoint) else None
+
+
+def _damaged(path: Path, reason: str) -> CorruptError:
+    return CorruptError(f"{path}: {reason}", remedy="delete it, or run `tamis export` again")
+
+
+def open_session(graph: bytes, path: Path | None = None) -> Any:
+    """A graph ready to run; `path` is the file that it comes from."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -111,10 +140,9 @@ def open_session(graph: Path | bytes) -> Any:
     try:
         return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's own exceptions have no common base
-        if isinstance(graph, bytes):
+        if path is None:
             raise
-        reason = str(error).splitlines()[0]
-        raise CorruptError(f"{graph}: {reason}", remedy="delete it, or run `tamis export` again") from error
+        raise _damaged(path, str(error).splitlines()[0]) from error
 
 
 def _made_from(session: Any, checkpoint: Checkpoint) -> bool:

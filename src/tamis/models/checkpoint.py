@@ -19,11 +19,18 @@ import xxhash
 
 from tamis.columns import Array
 from tamis.errors import InputError
-from tamis.files import atomic_write, storage_errors, unreadable
+from tamis.files import atomic_write, is_there, storage_errors, unreadable
 from tamis.models.config import EncoderConfig, parse_config, read_raw_config, write_config
 from tamis.models.names import Shape, canonical_name, hugging_face_names, is_unused, shapes
 from tamis.models.quantise import int8_matrices
-from tamis.models.weights import LazyTensors, StoredTensor, WeightType, stored_tensors, write_tensors
+from tamis.models.weights import (
+    LazyTensors,
+    StoredTensor,
+    WeightType,
+    stored_tensors,
+    verify_tensors,
+    write_tensors,
+)
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -86,6 +93,8 @@ def load_checkpoint(
     files = _weight_files(folder)
     stored = _canonical(config, files)
     tensors = _checked(folder, config, stored, require_head)
+    for path in files:
+        verify_tensors(path)
     fingerprint = _fingerprint(folder, files)
     missing = [name for name in shapes(config) if name not in tensors]
     if not missing:
@@ -192,14 +201,15 @@ def with_third_segment(checkpoint: Checkpoint, seed: int = 0) -> Checkpoint:
 
 def _folder(name_or_folder: str | Path, revision: str | None) -> Path:
     path = Path(name_or_folder)
-    if path.is_dir():
+    there = is_there(path)
+    if there and path.is_dir():
         if revision is not None:
             raise InputError(f"{path} is a folder, which has no revisions", remedy="leave the revision out")
         for trained in (path / "best", path / "last"):
             if not (path / CONFIG).exists() and (trained / CONFIG).exists():
                 raise InputError("has a training run in it", remedy=f"give {trained}", path=path)
         return path
-    if path.exists():
+    if there:
         raise InputError("not a folder", remedy="give the folder that the model is in", path=path)
     if isinstance(name_or_folder, Path):
         raise InputError("no such folder", remedy="check the path", path=path)
@@ -371,7 +381,7 @@ def overlaid(tensors: Mapping[str, Array], new: Mapping[str, Array]) -> LazyTens
 def _tokenizer_config(checkpoint: Checkpoint) -> dict[str, Any]:
     """The least that AutoTokenizer needs beside a tokenizer.json."""
     tokenizer = read_raw_config(checkpoint.folder / TOKENIZER)
-    known = {token.get("content") for token in tokenizer.get("added_tokens", [])}
+    known = {token.get("content") for token in tokenizer.get("added_tokens") or []}
     roles = {
         "pad_token": ("[PAD]", "<pad>"),
         "unk_token": ("[UNK]", "<unk>"),

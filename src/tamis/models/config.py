@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
-from tamis.errors import InputError
+from tamis.errors import InputError, quoted
 from tamis.files import PathLike, read_text
 from tamis.models.templates import Form
+from tamis.nested import parse_json
+
+_LARGEST = 1 << 26  # bytes of a config.json, or of the index of a model in many files
 
 Family = Literal["bert", "roberta", "electra", "albert", "distilbert"]
 Activation = Literal["gelu", "gelu_tanh", "relu"]
@@ -53,6 +55,22 @@ TEXTS = "tamis_listwise_texts"
 #: By this table transformers refuses int8 weights, which it would else load without their scales: it has no
 #: `quant_method`. What tamis goes by is the metadata of the weights.
 QUANTISED = "quantization_config"
+
+#: The largest sizes: far above those of any encoder, and small enough that the names and shapes of all
+#: tensors can be compared with those of the weights, before anything of that size is made.
+MOST = {
+    "vocabulary": 1 << 24,
+    "hidden": 1 << 16,
+    "layers": 1000,
+    "heads": 1 << 12,
+    "feed_forward": 1 << 20,
+    "positions": 1 << 20,
+    "segments": 1 << 10,
+    "embedding": 1 << 16,
+    "num_hidden_groups": 1000,
+    "pad_token_id": 1 << 20,
+    TEXTS: 1 << 10,
+}
 
 #: Our names in the words of config.json, for all families but DistilBERT.
 _FIELDS = {
@@ -155,7 +173,7 @@ def read_config(path: PathLike) -> EncoderConfig:
 def read_raw_config(path: PathLike) -> dict[str, Any]:
     """A config.json as it is."""
     try:
-        raw = json.loads(read_text(path))
+        raw = parse_json(read_text(path, _LARGEST))
     except ValueError as error:
         raise InputError(f"not JSON ({error})", remedy="fetch the model again", path=str(path)) from None
     if not isinstance(raw, dict):
@@ -174,7 +192,9 @@ def parse_config(raw: Mapping[str, Any], path: PathLike, *, labels: int | None =
     """
     model_type = raw.get("model_type")
     if not isinstance(model_type, str) or model_type not in FAMILIES:
-        problem = "no model_type" if model_type is None else f"model_type {model_type!r} is not supported"
+        problem = (
+            "no model_type" if model_type is None else f"model_type {quoted(model_type)} is not supported"
+        )
         raise InputError(problem, remedy=f"use one of {', '.join(FAMILIES)}", path=str(path))
     _refuse_variants(raw, path)
     family = FAMILIES[model_type]
@@ -263,7 +283,7 @@ def _refuse_variants(raw: Mapping[str, Any], path: PathLike) -> None:
         raw.get("inner_group_num", 1) != 1 and "inner_group_num",
     )
     for option in filter(None, variants):
-        problem = f"{option} {raw[option]!r} is not supported"
+        problem = f"{option} {quoted(raw[option])} is not supported"
         raise InputError(problem, remedy="use a plain encoder", path=str(path))
 
 
@@ -277,7 +297,7 @@ def _labels(raw: Mapping[str, Any], path: PathLike) -> int:
     labels = 2 if labels is None else labels
     if labels not in (1, 2) or isinstance(labels, bool):
         remedy = "a ranker has one label (a score) or two (irrelevant, relevant)"
-        raise InputError(f"{labels!r} labels", remedy=remedy, path=str(path))
+        raise InputError(f"{quoted(labels)} labels", remedy=remedy, path=str(path))
     return int(labels)
 
 
@@ -288,7 +308,7 @@ class _Fields:
         self._raw, self._path, self._names = raw, path, names
 
     def _wrong(self, name: str, wanted: str) -> InputError:
-        problem = f"{name} is {self._raw[name]!r}" if name in self._raw else f"no {name}"
+        problem = f"{name} is {quoted(self._raw[name])}" if name in self._raw else f"no {name}"
         return InputError(problem, remedy=f"it must be {wanted}", path=str(self._path))
 
     def size(self, field: str) -> int:
@@ -303,6 +323,8 @@ class _Fields:
         value = self._raw.get(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise self._wrong(name, f"a whole number of at least {least}")
+        if value > MOST[field]:
+            raise self._wrong(name, f"at most {MOST[field]:,}")
         return value
 
     def number(self, field: str, default: float) -> float:

@@ -24,7 +24,7 @@ import numpy as np
 import xxhash
 
 from tamis.columns import Array
-from tamis.errors import InputError
+from tamis.errors import InputError, quoted
 from tamis.models.checkpoint import (
     CONFIG,
     Checkpoint,
@@ -210,8 +210,8 @@ def _stored(folder: Path) -> dict[int, dict[str, StoredTensor]]:
     found: dict[int, dict[str, StoredTensor]] = {}
     for name, tensor in stored_beside(folder, _PREFIX).items():
         layer = name.split(".")[1]
-        if not layer.isascii() or not layer.isdigit():
-            raise _wrong(folder, f"the tensor {name} is of no layer")
+        if not layer.isascii() or not layer.isdigit() or len(layer) > 9:
+            raise _wrong(folder, f"the tensor {quoted(name)} is of no layer")
         found.setdefault(int(layer), {})[name] = tensor
     return found
 

@@ -30,7 +30,7 @@ from tamis.models.encoder import Encoder
 from tamis.models.long_plan import FORMAT, PLAN, LongDoc, is_long, read_plan
 from tamis.models.passages import Encoded, LongModel, Static, new_head, new_model, on_encoder
 from tamis.models.tokenizer import Tokenizer
-from tamis.models.weights import stored_tensors, write_tensors
+from tamis.models.weights import stored_tensors, verify_tensors, write_tensors
 
 HEAD = "tamis.safetensors"
 _TABLE = "embeddings"  # the static ones, among the head's tensors
@@ -76,6 +76,7 @@ def load_long(
     """
     folder = Path(folder)
     plan = plan or read_plan(folder)
+    verify_tensors(folder / HEAD)
     tensors = {name: torch.tensor(stored.read()) for name, stored in stored_tensors(folder / HEAD).items()}
     table = tensors.pop(_TABLE, torch.zeros(0, 0))
     if plan.static:

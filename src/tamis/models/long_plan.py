@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from tamis.errors import CorruptError, InputError
 from tamis.fields import Count, Share, build, check
-from tamis.files import read_text
+from tamis.files import is_there, read_text
 from tamis.models.templates import COUNTED
+from tamis.nested import parse_json
 
 PLAN = "tamis.json"
 FORMAT = 1
@@ -94,7 +94,8 @@ def is_long(folder: str | Path) -> bool:
     >>> is_long(getfixture("tmp_path"))
     False
     """
-    return (Path(folder) / PLAN).is_file()
+    path = Path(folder) / PLAN
+    return is_there(path) and path.is_file()
 
 
 def read_plan(folder: str | Path) -> LongDoc:
@@ -106,7 +107,7 @@ def read_plan(folder: str | Path) -> LongDoc:
             remedy="train one: `tamis train` with a recipe that has a table [longdoc]",
         )
     try:
-        content = json.loads(read_text(path))
+        content = parse_json(read_text(path))
         version = content.pop("format")
     except (ValueError, AttributeError, KeyError, TypeError):
         raise CorruptError(f"{path} is damaged", remedy="train or copy the model again") from None

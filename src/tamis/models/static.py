@@ -12,6 +12,7 @@ import torch
 from tamis.columns import Array
 from tamis.errors import InputError
 from tamis.files import atomic_write, open_bytes
+from tamis.formats.lines import numbered_lines
 from tamis.models.checkpoint import TOKENIZER
 from tamis.models.long_checkpoint import LongCheckpoint, save_long
 from tamis.models.long_plan import LongDoc
@@ -36,7 +37,7 @@ def read_vectors(path: str | Path, words: Iterable[str] | None = None) -> tuple[
     found: dict[str, Array] = {}
     width = 0
     with open_bytes(path) as lines:
-        for number, line in enumerate(lines, start=1):
+        for number, line in numbered_lines(lines, path):
             text = line.decode("utf-8", "replace").rstrip("\r\n")
             values = text.split(" ")
             if number == 1 and len(values) == 2 and all(part.isdigit() for part in values):

@@ -16,7 +16,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,9 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from tamis.columns import Array
-from tamis.errors import InputError
+from tamis.errors import QUOTED, InputError, TamisError, quoted
 from tamis.models.templates import COUNTED, Special, Tokenised
+from tamis.nested import parse_json
 
 if TYPE_CHECKING:
     import tokenizers
@@ -41,6 +43,8 @@ _NAMES = {
     "pad": ("[PAD]", "<pad>"),
     "unk": ("[UNK]", "<unk>"),
 }
+_PANIC = "PanicException"  # of the library, which is written in Rust; no Exception, and nowhere to import
+_RARE = "\ue000 \U000f0000"  # characters that no vocabulary has
 _NAMES_IN = ("tokenizer_config.json", "special_tokens_map.json")
 
 
@@ -60,14 +64,16 @@ class Tokenizer:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self._library, content = _load(self.folder / "tokenizer.json")
-        pad = self._library.padding
-        self._library.no_truncation()
-        self._library.no_padding()
-        self._library.encode_special_tokens = True
-        named = _named(self._library, self.folder)
-        self.special = _special(self._library, self.folder, named, pad)
-        self._unknown = named.get("unk", self.special.pad)
-        self._forged = _spelled(self._library, self.special) - {self._unknown}
+        with self._errors():
+            pad = self._library.padding
+            self._library.no_truncation()
+            self._library.no_padding()
+            self._library.encode_special_tokens = True
+            named = _named(self._library, self.folder)
+            self.special = _special(self._library, self.folder, named, pad)
+            self._unknown = named.get("unk", self.special.pad)
+            self._forged = _spelled(self._library, self.special) - {self._unknown}
+            self._library.encode(_RARE)  # some lack the token for words that they do not know
         self.fingerprint = _fingerprint(content, self._forged)
 
     @cached_property
@@ -95,16 +101,30 @@ class Tokenizer:
 
     def places(self, text: str) -> tuple[Sequence[int], Sequence[tuple[int, int]]]:
         """All tokens of a text without half surrogate pairs, and the characters from and to which each is."""
-        found = self._library.encode(text, add_special_tokens=False)
+        with self._errors():
+            found = self._library.encode(text, add_special_tokens=False)
         return self._plain(found.ids), found.offsets
 
     def _rows(self, texts: Sequence[str]) -> list[list[int]]:
-        try:
-            encodings = self._library.encode_batch_fast(texts, add_special_tokens=False)
-        except TypeError:  # a surrogate, or no text at all
-            whole = [_without_surrogates(text) for text in texts]
-            encodings = self._library.encode_batch_fast(whole, add_special_tokens=False)
+        with self._errors():
+            try:
+                encodings = self._library.encode_batch_fast(texts, add_special_tokens=False)
+            except TypeError:  # a surrogate, or no text at all
+                whole = [_without_surrogates(text) for text in texts]
+                encodings = self._library.encode_batch_fast(whole, add_special_tokens=False)
         return [self._plain(encoding.ids) for encoding in encodings]
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """What the library raises as an error of its file."""
+        try:
+            yield
+        except (TamisError, MemoryError):
+            raise
+        except BaseException as error:
+            if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
+                raise  # an interrupt
+            raise _unusable(self.folder / "tokenizer.json", error) from error
 
     def _plain(self, ids: list[int]) -> list[int]:
         """Tokens of a text, with an unknown word for each special token that it spells out."""
@@ -158,7 +178,9 @@ def _load(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
 
     try:
         text = path.read_text(encoding="utf-8")
-        return Library.from_str(text), json.loads(text)
+        content = parse_json(text)
+        _check_template(content)
+        return Library.from_str(text), content
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(
             f"{path.parent} has no tokenizer.json",
@@ -168,10 +190,32 @@ def _load(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
         raise InputError(
             f"cannot be read ({error.strerror})", remedy="check the permissions", path=path
         ) from error
-    except Exception as error:  # the library raises nothing more precise
-        raise InputError(
-            f"is not a tokenizer ({error})", remedy="fetch the model again", path=path
-        ) from error
+    except BaseException as error:  # the library raises nothing more precise
+        if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
+            raise  # an interrupt
+        raise _unusable(path, error) from error
+
+
+def _unusable(path: Path, error: BaseException) -> InputError:
+    reason = " ".join(str(error).split())[:QUOTED]
+    return InputError(f"is not a tokenizer ({reason})", remedy="fetch the model again", path=path)
+
+
+def _check_template(content: Any) -> None:
+    """Refuse a template with a special token that it does not define: the library would panic, which prints
+    a backtrace."""
+    template = content.get("post_processor") if isinstance(content, dict) else None
+    if not isinstance(template, dict) or template.get("type") != "TemplateProcessing":
+        return
+    tokens = template.get("special_tokens")
+    entries = tokens.values() if isinstance(tokens, dict) else ()  # by their own names, whatever the keys are
+    defined = [entry.get("id") for entry in entries if isinstance(entry, dict)]
+    for part in ("single", "pair"):
+        pieces = template.get(part)
+        for piece in pieces if isinstance(pieces, list) else ():
+            token = piece.get("SpecialToken") if isinstance(piece, dict) else None
+            if isinstance(token, dict) and token.get("id") not in defined:
+                raise ValueError(f"its template names {quoted(token.get('id'))}, which it does not define")
 
 
 def _fingerprint(content: dict[str, Any], forged: frozenset[int]) -> str:
@@ -224,7 +268,7 @@ def _named(library: tokenizers.Tokenizer, folder: Path) -> dict[str, int]:
         path = folder / name
         if path.is_file():
             try:
-                files |= json.loads(path.read_text(encoding="utf-8"))
+                files |= parse_json(path.read_text(encoding="utf-8"))
             except (ValueError, TypeError) as error:  # TypeError: JSON, but no object
                 raise InputError("is not JSON", remedy="fetch the model again", path=path) from error
     found = {}

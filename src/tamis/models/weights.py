@@ -20,19 +20,24 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import xxhash
 
 from tamis.columns import Array
-from tamis.errors import CorruptError, InputError
+from tamis.errors import QUOTED, CorruptError, InputError, quoted
 from tamis.files import atomic_write, unreadable
 from tamis.models.names import Shape
 from tamis.models.quantise import Int8Matrix
+from tamis.nested import parse_json
 
 FloatType = Literal["float32", "float16"]
 WeightType = Literal["float32", "float16", "int8"]  # int8: the matrices, all else is float16
+#: Where the metadata of a file have the checksum of its tensors.
+CHECKSUM = "tamis.checksum"
 #: The layout of int8 weights, as the metadata of a file names it.
 LAYOUT = {"tamis.layout": "int8-rows", "tamis.version": "1"}
 
 _SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+_MOST_DIMENSIONS = 8
 _CODES = {"float32": "F32", "float16": "F16", "int8": "I8"}
 _SCALE, _COLUMNS = "{}.scale", "{}.columns"
 
@@ -86,6 +91,35 @@ def stored_tensors(path: Path) -> dict[str, StoredTensor]:
     >>> stored_tensors(file)["a"].read().tolist()
     [[1.0, 2.5]]
     """
+    header, metadata, values = _parts_of(path)
+    try:
+        found = {name: _stored(path, name, entry, values) for name, entry in header.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _damaged(path, f"its header is wrong: {error}") from None
+    return _with_scales(path, found, metadata)
+
+
+def verify_tensors(path: Path) -> None:
+    """Compare a file with its checksum, where it has one: all that is written here has.
+
+    >>> file = getfixture("tmp_path") / "model.safetensors"
+    >>> write_tensors(file, {"a": np.array([[1.0, 2.5]], np.float32)})
+    >>> verify_tensors(file)
+    >>> _ = file.write_bytes(file.read_bytes()[:-1] + b"?")
+    >>> verify_tensors(file)
+    Traceback (most recent call last):
+    tamis.errors.CorruptError: .../model.safetensors is damaged ... (its checksum is wrong): fetch ...
+    """
+    header, metadata, values = _parts_of(path)
+    if CHECKSUM in metadata:
+        digest = _digest_of_header(header)
+        digest.update(values)
+        if metadata[CHECKSUM] != digest.hexdigest():
+            raise _damaged(path, "its checksum is wrong")
+
+
+def _parts_of(path: Path) -> tuple[dict[str, Any], dict[str, Any], memoryview]:
+    """What a file says of its tensors and of itself, and the values."""
     try:
         with path.open("rb") as file:
             mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -97,22 +131,28 @@ def stored_tensors(path: Path) -> dict[str, StoredTensor]:
     if length > len(mapped) - 8:
         raise _damaged(path, "its header is longer than the file")
     try:
-        header = json.loads(bytes(mapped[8 : 8 + length]))
+        header = parse_json(bytes(mapped[8 : 8 + length]))
         metadata = dict(header.pop("__metadata__", None) or {})
-        found = {name: _stored(path, name, entry, mapped[8 + length :]) for name, entry in header.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _damaged(path, f"its header is wrong: {error}") from None
-    return _with_scales(path, found, metadata)
+    return header, metadata, mapped[8 + length :]
+
+
+def _digest_of_header(header: Mapping[str, Any]) -> xxhash.xxh3_128:
+    return xxhash.xxh3_128(json.dumps(header, sort_keys=True, separators=(",", ":")).encode())
 
 
 def _stored(path: Path, name: str, entry: Mapping[str, Any], data: memoryview) -> StoredTensor:
+    called = name[:QUOTED]
     dtype, shape, (start, stop) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+    if len(shape) > _MOST_DIMENSIONS:
+        raise ValueError(f"{called} has {len(shape)} dimensions")
     if not all(isinstance(number, int) and number >= 0 for number in (*shape, start, stop)):
-        raise ValueError(f"{name} has a size below 0")
+        raise ValueError(f"{called} has a size below 0")
     if stop > len(data):
-        raise ValueError(f"{name} ends after the end of the file")
+        raise ValueError(f"{called} ends after the end of the file")
     if dtype in _SIZES and stop - start != math.prod(shape) * _SIZES[dtype]:
-        raise ValueError(f"{name} has {stop - start} bytes for {dtype}{list(shape)}")
+        raise ValueError(f"{called} has {stop - start} bytes for {dtype}{quoted(list(shape))}")
     return StoredTensor(path, name, dtype, shape, data[start:stop])
 
 
@@ -190,7 +230,8 @@ def write_tensors(
     tamis.errors.InputError: .../model.safetensors: the tensor a does not fit into float16: use float32
     """
     # without a format transformers refuses the file
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"} | (LAYOUT if int8 else {})}
+    metadata = {"format": "pt", CHECKSUM: "0" * 32} | (LAYOUT if int8 else {})
+    header: dict[str, Any] = {}
     whole = {part: values for name, matrix in (int8 or {}).items() for part, values in _parts(name, matrix)}
     types = {name: np.dtype(dtype) for name in tensors} | {name: each.dtype for name, each in whole.items()}
     # the widest first, so that every tensor begins at a multiple of its width
@@ -201,10 +242,9 @@ def write_tensors(
         code = _CODES[types[name].name]
         header[name] = {"dtype": code, "shape": list(shape), "data_offsets": [start, stop]}
         start = stop
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # the values begin at a multiple of 8
+    digest = _digest_of_header(header)
     with atomic_write(path) as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+        file.write(_encoded(metadata, header))
         for name in names:
             with np.errstate(over="ignore"):
                 values = np.ascontiguousarray(
@@ -214,6 +254,16 @@ def write_tensors(
                 problem = f"the tensor {name} does not fit into {types[name].name}"
                 raise InputError(problem, remedy="use float32", path=path)
             file.write(values.data)
+            digest.update(values.data)
+        file.seek(0)
+        file.write(_encoded(metadata | {CHECKSUM: digest.hexdigest()}, header))
+
+
+def _encoded(metadata: Mapping[str, str], header: Mapping[str, Any]) -> bytes:
+    """What stands before the values."""
+    text = json.dumps({"__metadata__": metadata, **header}, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # the values begin at a multiple of 8
+    return len(text).to_bytes(8, "little") + text
 
 
 def _parts(name: str, matrix: Int8Matrix) -> Iterator[tuple[str, Array]]:

@@ -11,7 +11,7 @@ import numpy as np
 import xxhash
 
 from tamis.documents import Document, Query
-from tamis.errors import InputError, UnknownDocumentError
+from tamis.errors import InputError, UnknownDocumentError, quoted
 from tamis.expression import Call
 from tamis.ranking import Ranking, Run, Texts
 from tamis.stage import Stage
@@ -38,7 +38,8 @@ class Documents:
         for document in documents:
             if document.id in wanted and self._documents.setdefault(document.id, document) is not document:
                 raise InputError(
-                    f"the document id {document.id!r} occurs twice", remedy="give every document its own"
+                    f"the document id {quoted(document.id)} occurs twice",
+                    remedy="give every document its own",
                 )
 
     def __contains__(self, identity: str) -> bool:
@@ -53,7 +54,8 @@ class Documents:
             return self._documents[identity]
         except KeyError:
             raise UnknownDocumentError(
-                f"the corpus holds no document {identity!r}", remedy="check the id, or give the whole corpus"
+                f"the corpus holds no document {quoted(identity)}",
+                remedy="check the id, or give the whole corpus",
             ) from None
 
     @cached_property
@@ -102,7 +104,8 @@ class GivenRun(Stage):
         found = self.given.get(ranking.query.id)
         if found is None:
             raise InputError(
-                f"the run has no candidates for query {ranking.query.id!r}", remedy="rank its own queries"
+                f"the run has no candidates for query {quoted(ranking.query.id)}",
+                remedy="rank its own queries",
             )
         return replace(
             ranking, ids=found.ids, scores=found.scores, kind=found.kind, texts=self.texts, evidence={}

@@ -23,6 +23,7 @@ from tamis.columns import Array
 from tamis.errors import InputError
 from tamis.expression import Call, Value
 from tamis.files import STDIN, atomic_write, read_text
+from tamis.nested import parse_json
 from tamis.rank.combine import Interpolation
 from tamis.rank.groups import check_rounds, drawn_groups, settled
 from tamis.rank.ltr_features import LEXICAL, NAMED, Feature, columns
@@ -80,7 +81,7 @@ class GroupwiseModel:
         """A model that was saved."""
         _check_regular(path)
         try:
-            data = json.loads(read_text(path))
+            data = parse_json(read_text(path))
             layers = [
                 (np.array(each["weights"], np.float64), np.array(each["biases"], np.float64))
                 for each in data["layers"]
@@ -88,7 +89,7 @@ class GroupwiseModel:
             plain = {name: data[name] for name in _PLAIN}
             model = cls(layers=layers, **plain | {"features": tuple(data["features"])})
             whole = _fits(model)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise _not_one(path) from error
         if not whole:
             raise _not_one(path)

@@ -15,6 +15,7 @@ import numpy as np
 from tamis.errors import InputError
 from tamis.expression import Call, Node, Value, parse
 from tamis.files import atomic_write, read_text
+from tamis.nested import parse_json
 from tamis.rank.combine import Interpolation, normalised
 from tamis.rank.ltr_features import LEXICAL, NAMED, Feature, Named, columns, weighted
 from tamis.ranking import Ranking, ScoreKind
@@ -129,11 +130,13 @@ class LinearModel:
     def read(cls, path: str | Path) -> LinearModel:
         """A model that was saved."""
         try:
-            data = json.loads(read_text(path))
+            data = parse_json(read_text(path))
             weights = {str(name): float(weight) for name, weight in data["weights"].items()}
+            if not all(map(math.isfinite, weights.values())):
+                raise ValueError("a weight is not finite")
             rest = ("normalise", "measure", "value", "queries", "seed")
             return cls(weights, *(data[name] for name in rest))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise InputError("not a model of ltr", remedy="give a file that it saved", path=path) from error
 
 

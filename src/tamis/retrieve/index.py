@@ -12,7 +12,7 @@ import numpy as np
 
 from tamis.columns import Array
 from tamis.documents import Document
-from tamis.errors import InputError, UnknownDocumentError
+from tamis.errors import InputError, UnknownDocumentError, quoted
 from tamis.retrieve.commit import Commit
 from tamis.retrieve.manifest import Manifest, remove_unnamed, writer_lock
 from tamis.retrieve.retriever import Retriever, listed
@@ -345,7 +345,7 @@ def _located(commit: Commit, identity: str) -> tuple[Segment, int]:
     found = commit.find(identity)
     if found is None:
         raise UnknownDocumentError(
-            f"the index holds no document {identity!r}", remedy="check the id, or add the document"
+            f"the index holds no document {quoted(identity)}", remedy="check the id, or add the document"
         )
     return found
 
@@ -356,7 +356,7 @@ def _check(weights: Mapping[str, float], k: int) -> None:
     for term, weight in weights.items():
         if not abs(weight) <= LARGEST_WEIGHT:  # false for NaN too
             raise InputError(
-                f"the weight of {term!r} is {weight}",
+                f"the weight of {quoted(term)} is {weight}",
                 remedy=f"use a number between -{LARGEST_WEIGHT:g} and {LARGEST_WEIGHT:g}",
             )
 

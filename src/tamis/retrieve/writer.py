@@ -15,7 +15,7 @@ import numpy as np
 from tamis.columns import Array
 from tamis.corpus import DuplicateIdError, Keep
 from tamis.documents import Document
-from tamis.errors import CorruptError, InputError, TamisError, UnknownDocumentError
+from tamis.errors import CorruptError, InputError, TamisError, UnknownDocumentError, quoted
 from tamis.files import storage_errors, sync_folder
 from tamis.processes import Crew
 from tamis.retrieve.build import SegmentWriter
@@ -92,7 +92,7 @@ class IndexWriter:
         if found is not None and self._on_duplicate == "error":
             raise DuplicateIdError(
                 document.id,
-                f"the index already holds a document {document.id!r}",
+                f"the index already holds a document {quoted(document.id)}",
                 remedy="delete it first, or add with on_duplicate='replace' or 'skip' (--on-duplicate)",
             )
         if self._open is None:

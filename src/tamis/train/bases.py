@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tamis.errors import InputError
+from tamis.errors import InputError, quoted
 from tamis.fields import read_toml
+from tamis.files import is_there
 
 BUNDLED = Path(__file__).parent / "recipes"
 
@@ -29,7 +30,7 @@ _OWN = {
 def read_tables(path: str | Path, command: str | None = None) -> dict[str, Any]:
     """The tables of a recipe of any kind over those of its base, not yet checked, but whether it is one for
     another command. A recipe that is bundled may be given by its name."""
-    bare = str(path) in bundled() and not Path(path).exists()
+    bare = str(path) in bundled() and not Path(path).is_file()
     file = BUNDLED / f"{path}.toml" if bare else Path(path)
     tables = _tables(file, ())
     # a base says how a dev run is measured; whether there is one is up to the recipe
@@ -54,13 +55,13 @@ def _tables(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     base = tables.pop("base")
     if not isinstance(base, str):
         remedy = f"it must be a file or one of {', '.join(bundled())}"
-        raise InputError(f"base is {base!r}", remedy=remedy, path=path)
+        raise InputError(f"base is {quoted(base)}", remedy=remedy, path=path)
     beneath = path.parent / base
-    if not beneath.is_file():
+    if not is_there(beneath) or not beneath.is_file():
         beneath = BUNDLED / f"{base}.toml"
-    if not beneath.is_file():
+    if not is_there(beneath) or not beneath.is_file():
         remedy = f"give a file beside it, or one of {', '.join(bundled())}"
-        raise InputError(f"there is no recipe {base!r}", remedy=remedy, path=path)
+        raise InputError(f"there is no recipe {quoted(base)}", remedy=remedy, path=path)
     return _over(tables, _tables(beneath, (*seen, path.resolve())))
 
 

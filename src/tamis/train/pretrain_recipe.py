@@ -21,6 +21,7 @@ from tamis.errors import InputError
 from tamis.fields import Bound, Count, Positive, Text, build, check
 from tamis.train.masked import LEAST
 from tamis.train.recipe import Optimiser, Run, check_patience, read_tables
+from tamis.train.recipe_model import check_sizes
 from tamis.train.rop import MEAN_SIZE, MU
 
 Length = Annotated[int, Bound(f"of at least {LEAST}", lambda x: x >= LEAST)]
@@ -37,6 +38,7 @@ class Random:
 
     def __post_init__(self) -> None:
         check(self)
+        check_sizes(self)
 
 
 @dataclass(frozen=True, slots=True)

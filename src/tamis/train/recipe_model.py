@@ -7,7 +7,22 @@ from typing import Literal
 
 from tamis.errors import InputError
 from tamis.fields import Count, Text, Whole, check
+from tamis.models.config import MOST
 from tamis.models.templates import Form
+
+
+def check_sizes(sizes: object) -> None:
+    """Refuse sizes of a new model that would fill the memory, or never be done.
+
+    >>> check_sizes(Narrow(layers=4, hidden=384, heads=12, feed_forward=1 << 30))
+    Traceback (most recent call last):
+    tamis.errors.InputError: feed_forward of [narrow] is 1,073,741,824: use at most 1,048,576
+    """
+    for name in ("layers", "hidden", "heads", "feed_forward"):
+        value = getattr(sizes, name)
+        if value is not None and value > MOST[name]:
+            where = type(sizes).__name__.lower()
+            raise InputError(f"{name} of [{where}] is {value:,}", remedy=f"use at most {MOST[name]:,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +37,7 @@ class Narrow:
 
     def __post_init__(self) -> None:
         check(self)
+        check_sizes(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import xxhash
 
 from tamis.errors import InputError
-from tamis.infer.cross_encoder import BUNDLED
+from tamis.infer.cross_encoder import bundled_folder, load_bundled
 from tamis.models.checkpoint import Checkpoint, load_checkpoint, with_third_segment
 from tamis.models.names import shapes
 from tamis.models.templates import ABLATED, Form, ablated
@@ -30,10 +29,11 @@ def load_start(model: Model, seed: int, *, forms: bool = False) -> Checkpoint:
     Traceback (most recent call last):
     tamis.errors.InputError: .../config.json: no such file: check the path
     """
-    bundled = BUNDLED / model.start
-    here = not Path(model.start).exists() and Path(model.start).name == model.start and bundled.is_dir()
+    bundled = bundled_folder(model.start)
+    if bundled is not None:
+        load_bundled(bundled)  # to be sure of it: with another head it has another fingerprint
     checkpoint = load_checkpoint(
-        bundled if here else model.start, model.revision, require_head=False, labels=model.labels, seed=seed
+        bundled or model.start, model.revision, require_head=False, labels=model.labels, seed=seed
     )
     # what is trained from a listwise model is one only if `begin_lists` makes it so
     checkpoint = replace(checkpoint, config=replace(checkpoint.config, texts=0))

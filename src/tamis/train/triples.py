@@ -127,7 +127,7 @@ class Lines:
 
 def _rows(path: PathLike) -> Iterator[tuple[int, bytes]]:
     with open_bytes(path) as stream:
-        for number, raw in numbered_lines(stream):
+        for number, raw in numbered_lines(stream, path):
             if raw and not raw.isspace():
                 yield number, raw
 
