@@ -106,7 +106,7 @@ def test_a_name_is_shown_as_the_stages_that_it_stands_for(page):
     assert page.texts("#named option") == [""] * len(NAMED)
     assert page.one(".expression").get_attribute("value") == NAMED["fast"]
     assert page.one(".expression").get_attribute("list") == "named"
-    assert page.texts("#controls-a .stage .name") == ["mono", "mono"]
+    assert page.texts("#controls-a .stage .name") == ["fuse", "mono"]
     page.one(".expression").send_keys(keys.CONTROL + "a" + keys.NULL, "bm25 % 7", keys.TAB)
     page.until(lambda: page.state.get("a") == "bm25 % 7")
     page.one(".expression").send_keys(keys.CONTROL + "a" + keys.NULL, "fast", keys.TAB)

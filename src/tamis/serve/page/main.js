@@ -196,9 +196,9 @@ function notices(answer) {
   return [el("p", { class: "notice" }, `${words} ${remedy}`)];
 }
 
-/** Where the model read only the beginnings of texts: a pipeline that reads them whole. */
+/** Where the last model read only the beginnings of texts: a pipeline that reads them whole. */
 function offer(answer) {
-  const cut = Math.max(...answer.stages.map((stage) => stage.truncated));
+  const cut = answer.stages.findLast((stage) => stage.inferences)?.truncated;
   const other = cut ? byPassages(pipelineA()) : "";
   if (!other) return [];
   const change = () => go({ a: other });
