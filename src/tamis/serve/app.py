@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
@@ -15,6 +14,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from tamis import __version__
 from tamis.serve import schemas
+from tamis.serve.bodies import Bodies
 from tamis.serve.guard import Guard
 from tamis.serve.page import PageFiles, page
 from tamis.serve.problems import install, problem
@@ -45,10 +45,13 @@ _STREAMED: dict[int | str, dict[str, Any]] = {
 def create_app(service: Service, api_key: str | None = None, *, local: bool = False) -> FastAPI:
     """The server as an ASGI application; `local` if it listens to this machine alone."""
 
+    bodies = Bodies(service.limits)
+
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await service.start()
         yield
+        bodies.close()
         await service.stop()
 
     app = FastAPI(
@@ -62,7 +65,8 @@ def create_app(service: Service, api_key: str | None = None, *, local: bool = Fa
         responses=_PROBLEMS,
     )
     app.router.route_class = StrictRoute
-    app.add_middleware(Guard, metrics=service.metrics, body=service.limits.body, api_key=api_key, local=local)
+    app.state.bodies = bodies
+    app.add_middleware(Guard, metrics=service.metrics, bodies=bodies, api_key=api_key, local=local)
     install(app)
     _add_ranking(app, service)
     _add_state(app, service)
@@ -167,14 +171,11 @@ async def _while_wanted(request: Request, work: Coroutine[Any, Any, Response]) -
 
 
 class StrictRequest(Request):
-    """JSON as the standard has it: Python would take NaN and Infinity too."""
+    """Its JSON is as the standard has it, and no more than a request may have."""
 
     async def json(self) -> Any:
-        return json.loads(await self.body(), parse_constant=_refuse)
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise json.JSONDecodeError(f"{constant} is not JSON", constant, 0)
+        bodies: Bodies = self.app.state.bodies
+        return await bodies.parse(await self.body())
 
 
 class StrictRoute(APIRoute):

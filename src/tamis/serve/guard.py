@@ -3,23 +3,18 @@ answers, and the counts."""
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import ipaddress
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from tamis.serve.limits import SLOW_CLIENT
+from tamis.serve.bodies import Bodies, Message, Receive
 from tamis.serve.metrics import Metrics
 from tamis.serve.problems import problem
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
@@ -41,9 +36,9 @@ class Guard:
     """The outermost application. `local`: it is meant for this machine alone."""
 
     def __init__(
-        self, app: App, *, metrics: Metrics, body: int, api_key: str | None = None, local: bool = False
+        self, app: App, *, metrics: Metrics, bodies: Bodies, api_key: str | None = None, local: bool = False
     ) -> None:
-        self.app, self.metrics, self.body = app, metrics, body
+        self.app, self.metrics, self.bodies = app, metrics, bodies
         self.key = None if api_key is None else api_key.encode()
         self.local = local
 
@@ -54,20 +49,25 @@ class Guard:
         if scope["method"] == "HEAD":  # what watches a server asks so; of the answer, only the head is sent
             scope = {**scope, "method": "GET"}
         started, status = time.monotonic(), 500
+        headers = Headers(scope=scope)
+        incoming = self.bodies.incoming(receive, _length(headers))
 
         async def answering(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = MutableHeaders(scope=message)
+                answered = MutableHeaders(scope=message)
                 for name, value in SECURITY_HEADERS.items():
-                    headers[name] = value
+                    answered[name] = value
+                if incoming.more:  # nobody is going to read it
+                    answered["connection"] = "close"
             await send(message)
 
         try:
-            refusal = self._refusal(scope["path"], Headers(scope=scope))
-            await (refusal or self.app)(scope, self._bounded(receive), answering)
+            refusal = self._refusal(scope["path"], headers)
+            await (refusal or self.app)(scope, incoming, answering)
         finally:
+            incoming.release()
             route = _route(scope)
             self.metrics.requests.add(1, route, str(status))
             self.metrics.latency.add(time.monotonic() - started, route)
@@ -90,44 +90,12 @@ class Guard:
             )
         return None
 
-    def _bounded(self, receive: Receive) -> Receive:
-        """A body counted as it comes: what a client says about its length may be wrong, or missing."""
-        left, until, ended = self.body, time.monotonic() + SLOW_CLIENT, False
 
-        async def counted() -> Message:
-            nonlocal left, ended
-            if ended:  # and what comes now is that the client has left
-                return await receive()
-            message = await _by(until, receive)
-            left -= len(message.get("body", b""))
-            if left < 0:
-                await self._read_on(receive, message, until)
-                raise self._too_large()
-            ended = not message.get("more_body")
-            return message
-
-        return counted
-
-    async def _read_on(self, receive: Receive, message: Message, until: float) -> None:
-        """Let a client that is not far above the limit finish: one that is cut off while it writes sees a
-        broken connection and not our answer."""
-        left = 4 * self.body
-        while message.get("more_body") and left > 0:
-            message = await _by(until, receive)
-            left -= len(message.get("body", b""))
-
-    def _too_large(self) -> HTTPException:
-        # there may be more of it to come: the connection is of no further use
-        words = f"the body is larger than {self.body:,} bytes: send fewer or shorter documents"
-        return HTTPException(413, words, headers={"connection": "close"})
-
-
-async def _by(until: float, receive: Receive) -> Message:
-    try:
-        return await asyncio.wait_for(receive(), until - time.monotonic())
-    except TimeoutError:
-        words = f"the body did not come within {SLOW_CLIENT:.0f} s: send it faster"
-        raise HTTPException(408, words, headers={"connection": "close"}) from None
+def _length(headers: Headers) -> int | None:
+    """What a request says that its body is long; None where it comes in chunks."""
+    if "transfer-encoding" in headers:
+        return None
+    return int(headers.get("content-length", "0"))  # digits: the connection has looked
 
 
 def _has_key(headers: Headers, key: bytes) -> bool:
