@@ -106,7 +106,7 @@ def _add_ranking(app: FastAPI, service: Service) -> None:
     @app.get("/documents/{identity:path}", response_model=schemas.StoredDocument, responses=_NO_DOCUMENT)
     async def document(identity: str) -> Response:
         """A document of the index, whole."""
-        return JSONResponse(await service.document(identity))
+        return Response(await service.document(identity), media_type="application/json")
 
 
 def _add_state(app: FastAPI, service: Service) -> None:
