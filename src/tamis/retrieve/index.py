@@ -345,7 +345,7 @@ def _located(commit: Commit, identity: str) -> tuple[Segment, int]:
     found = commit.find(identity)
     if found is None:
         raise UnknownDocumentError(
-            f"the index holds no document {identity!r}", remedy="check the id, or add the document"
+            f"the index holds no document {identity!r:.100}", remedy="check the id, or add the document"
         )
     return found
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
@@ -40,6 +41,15 @@ _NO_DOCUMENT: dict[int | str, dict[str, Any]] = {
 _STREAMED: dict[int | str, dict[str, Any]] = {
     200: {"content": {EVENTS: {"schema": schemas.inline(schemas.StreamedAnswer)}}}
 }
+
+
+class _Exactly(PathConvertor):
+    """All that follows: the framework's own stops at the end of a line."""
+
+    regex = r"[\s\S]*"
+
+
+register_url_convertor("exactly", _Exactly())
 
 
 def create_app(service: Service, api_key: str | None = None, *, local: bool = False) -> FastAPI:
@@ -103,8 +113,18 @@ def _add_ranking(app: FastAPI, service: Service) -> None:
         """Say why a document stands where it does."""
         return await _while_wanted(request, _plain(service.explain(body)))
 
-    @app.get("/documents/{identity:path}", response_model=schemas.StoredDocument, responses=_NO_DOCUMENT)
-    async def document(identity: str) -> Response:
+    @app.get("/documents", response_model=schemas.StoredDocument, responses=_NO_DOCUMENT)
+    async def document(id: str) -> Response:
+        """A document of the index, whole, by any id: in a path, `.` and `..` would lead elsewhere."""
+        return Response(await service.document(id), media_type="application/json")
+
+    @app.get(
+        "/documents/{identity:exactly}",
+        response_model=schemas.StoredDocument,
+        responses=_NO_DOCUMENT,
+        operation_id="document_by_path",
+    )
+    async def document_by_path(identity: str) -> Response:
         """A document of the index, whole."""
         return Response(await service.document(identity), media_type="application/json")
 
