@@ -3,9 +3,9 @@
     python bench/attack.py [--only NAME] [--no-slow] [--out bench/results/attack.json]
 
 The bundled collection, with long documents added, is served by `tamis serve` with its default limits. The
-requests of `tests/attack/hostile.py` are played one after the other, while /healthz is asked 50 times a second
-and eight ordinary clients search. The slow ones, which end when the server's time limits do, are played
-together at the end.
+requests of `tests/attack/hostile.py` are played one after the other, while /healthz is asked 50 times a
+second and eight ordinary clients search. The slow ones, which end when the server's time limits do, are
+played together at the end.
 
 The bars: a request is answered or closed within the deadline and one second (slow ones within 61 seconds),
 /healthz answers within 250 ms, memory grows by less than 300 MB, and no ordinary request is lost.

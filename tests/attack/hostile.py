@@ -248,7 +248,6 @@ HEADS = [
     Hostile("two hosts", sending(head("/info", 0, "host: x", method="GET"))),
     Hostile("TLS", sending(b"\x16\x03\x01\x02\x00\x01\x00" + bytes(500))),
     Hostile("a chunk that is none", sending(chunked("/search") + b"zz\r\n")),
-    Hostile("a chunk without an end", sending(chunked("/search") + b"ffffffffffffffffffff\r\nx")),
     Hostile("a million chunks", sending(chunked("/search") + b"1\r\n \r\n" * MILLION + b"0\r\n\r\n")),
     Hostile("a wish for 100-continue", sending(head("/search", 10**12, "expect: 100-continue"))),
     Hostile("1,000 requests at once", sending(head("/healthz", 0, method="GET") * 1000)),
@@ -273,6 +272,7 @@ SLOW = [
     Hostile("silence", trickling(b"", b""), slow=True),
     Hostile("a head byte by byte", trickling(b"GET / HTTP/1.1\r\nx: ", b"y"), slow=True),
     Hostile("a body byte by byte", trickling(head("/search", 1000), b" "), slow=True),
+    Hostile("a chunk without an end", sending(chunked("/search") + b"ffffffffffffffffffff\r\nx"), slow=True),
     Hostile("an answer that nobody reads", reading(_ASK, 0, 1.0), slow=True),
     Hostile("an answer of which 2 kB are read every 3 s", reading(_ASK, 2000, 3.0), slow=True),
 ]

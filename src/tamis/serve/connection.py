@@ -19,8 +19,8 @@ from tamis.serve.limits import LONGEST_DEADLINE, SLOW_CLIENT
 from tamis.serve.sockets import most_connections
 
 _HEAD = 16_384  # bytes of a request's head
-_READ = 32_768  # bytes taken from a socket at once: of the smallest chunks, some milliseconds of work
-_CHUNKS = 20_000  # that a body may come in: each is work, however small
+_READ = 16_384  # bytes taken from a socket at once: of the smallest chunks, a tenth of a second's work
+_CHUNKS = 10_000  # that a body may come in: each is work, however small
 _LINGER = 5.0  # seconds for a client to stop sending after an answer that did not wait for its body
 _READ_ON = 16_000_000  # bytes that it may send meanwhile
 _RATE = 50_000  # bytes a second that a client must read of its answer, in each SLOW_CLIENT seconds
