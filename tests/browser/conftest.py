@@ -25,7 +25,7 @@ from tamis.formats import read_corpus
 PACKAGES = ("chromium", "chromium-driver")
 DEMO = Path(tamis.__file__).parent / "demo_data" / "corpus.jsonl.gz"
 HOSTILE = tamis.Document(
-    "<svg/onload=window.hacked=1>/é",
+    "<svg/onload=window.hacked=1>/../é",
     "<script>window.hacked = 1</script> zyzzyva <img src=x onerror=hacked=1> 🦎 <b>zyzzyva</b> &amp; done",
     title='<img src="x" onerror="window.hacked=1">',
 )

@@ -160,6 +160,12 @@ def test_the_best_passage_stands_out(page, models):
         assert passage == result["text"][best["start"] : best["end"]]
 
 
+def test_a_document_is_fetched_by_its_id_whatever_that_holds(page, hostile):
+    """Its id has slashes and dots, which in a path would lead elsewhere."""
+    page.open(q=QUERY, open=hostile.id)
+    page.until(lambda: page.texts("#document .whole") == [hostile.text])
+
+
 def test_markup_in_documents_is_shown_as_text(page, hostile):
     page.open(q="zyzzyva", doc=hostile.id)
     page.until(lambda: page.all("#readout .open"))

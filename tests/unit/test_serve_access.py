@@ -323,7 +323,7 @@ def test_the_log_has_a_line_for_each_request_and_no_text(client: Callable[..., A
         ("POST", "/search", 200),
         ("POST", "/explain", 200),
         ("POST", "/rerank", 422),
-        ("GET", "/documents/{identity:path}", 200),
+        ("GET", "/documents/{identity:exactly}", 200),
         ("GET", "other", 404),
         ("BREW", "/search", 405),
         ("GET", "/bug", 500),

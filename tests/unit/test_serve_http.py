@@ -126,6 +126,7 @@ Y = ["y"]
         ("/search", {"query": "x", "trace": None}, "trace is null: send true or false, or leave it out"),
         ("/search", {"query": "x", "body": "y"}, f"body: {NO_FIELD}"),
         ("/search", {"query": "x", "": "y"}, f"the body: {NO_FIELD}"),
+        ("/search", {"query": "x", "y" * 1_000_000: 1}, f"{'y' * 97}...: {NO_FIELD}"),
         ("/explain", {"query": "x"}, "id is missing: send it (see /openapi.json)"),
         ("/explain", {"query": "x", "id": ""}, "id is empty: write something"),
         ("/rerank", {"query": "x"}, "documents is missing: send it (see /openapi.json)"),

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tamis.documents import Document
 from tamis.rank.evidence import whole_sentences
 from tamis.ranking import Hit, Ranking, Span
 from tamis.retrieve.index import Index
 from tamis.serve.highlight import Marker
 from tamis.serve.job import Done
-from tamis.serve.limits import SHOWN
+from tamis.serve.limits import ANSWER, SHOWN
 from tamis.serve.pipelines import Built
 from tamis.serve.work import Outcome
 
@@ -66,20 +67,38 @@ def results(ranking: Ranking, index: Index, sent: Sequence[str] | None) -> list[
     """Rank, score and text of each candidate, with the places of the query's words."""
     marker = Marker(index.analyzer, index.weights(ranking.query.text))
     found = []
-    for hit, document in zip(ranking, ranking.documents(), strict=True):
-        text = document.text[:SHOWN]
+    shown = shown_of_each(len(ranking))
+    for hit, document in zip(ranking, _documents(ranking), strict=True):
+        text, title = document.text[:shown], document.title[:shown]
         found.append(
             {
                 **_place(hit, sent),
-                "title": document.title[:SHOWN],
+                "title": title,
                 "text": text,
-                "cut": len(document.text) > SHOWN,
+                "cut": len(document.text) > shown,
                 "highlights": marker.places(text),
-                "title_highlights": marker.places(document.title[:SHOWN]),
+                "title_highlights": marker.places(title),
                 "evidence": evidence(ranking.evidence.get(hit.id, ()), document.text, len(text)),
             }
         )
     return found
+
+
+def shown_of_each(results: int) -> int:
+    """How many characters an answer shows of each document: a long answer is made of short texts.
+
+    >>> shown_of_each(10), shown_of_each(100), shown_of_each(1000)
+    (20000, 5000, 500)
+    """
+    return min(SHOWN, ANSWER // max(results, 1))
+
+
+def _documents(ranking: Ranking) -> Iterator[Document]:
+    """One at a time: all of them may be more than the memory holds."""
+    if ranking.texts is None:
+        yield from ranking.documents()  # which says what is missing
+    else:
+        yield from (ranking.texts.document(identity) for identity in ranking.ids)
 
 
 def evidence(spans: Sequence[Span], text: str, shown: int) -> list[dict[str, Any]]:

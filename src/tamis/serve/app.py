@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from tamis import __version__
 from tamis.serve import schemas
 from tamis.serve.access import Access
+from tamis.serve.bodies import Bodies
 from tamis.serve.guard import Guard
 from tamis.serve.openapi import describe_access
 from tamis.serve.page import PageFiles, page
@@ -45,14 +46,26 @@ _STREAMED: dict[int | str, dict[str, Any]] = {
 }
 
 
+class _Exactly(PathConvertor):
+    """All that follows: the framework's own stops at the end of a line."""
+
+    regex = r"[\s\S]*"
+
+
+register_url_convertor("exactly", _Exactly())
+
+
 def create_app(service: Service, access: Access | None = None) -> FastAPI:
     """The server as an ASGI application; `access` says who may ask it (anyone, if left out)."""
     access = access or Access()
+
+    bodies = Bodies(service.limits)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await service.start()
         yield
+        bodies.close()
         await service.stop()
 
     app = FastAPI(
@@ -66,7 +79,8 @@ def create_app(service: Service, access: Access | None = None) -> FastAPI:
         responses=_PROBLEMS,
     )
     app.router.route_class = StrictRoute
-    app.add_middleware(Guard, metrics=service.metrics, body=service.limits.body, access=access)
+    app.state.bodies = bodies
+    app.add_middleware(Guard, metrics=service.metrics, bodies=bodies, access=access)
     install(app)
     _add_ranking(app, service)
     _add_state(app, service)
@@ -104,10 +118,20 @@ def _add_ranking(app: FastAPI, service: Service) -> None:
         """Say why a document stands where it does."""
         return await _while_wanted(request, _plain(service.explain(body)))
 
-    @app.get("/documents/{identity:path}", response_model=schemas.StoredDocument, responses=_NO_DOCUMENT)
-    async def document(identity: str) -> Response:
+    @app.get("/documents", response_model=schemas.StoredDocument, responses=_NO_DOCUMENT)
+    async def document(id: str) -> Response:
+        """A document of the index, whole, by any id: in a path, `.` and `..` would lead elsewhere."""
+        return Response(await service.document(id), media_type="application/json")
+
+    @app.get(
+        "/documents/{identity:exactly}",
+        response_model=schemas.StoredDocument,
+        responses=_NO_DOCUMENT,
+        operation_id="document_by_path",
+    )
+    async def document_by_path(identity: str) -> Response:
         """A document of the index, whole."""
-        return JSONResponse(await service.document(identity))
+        return Response(await service.document(identity), media_type="application/json")
 
 
 def _add_state(app: FastAPI, service: Service) -> None:
@@ -172,14 +196,11 @@ async def _while_wanted(request: Request, work: Coroutine[Any, Any, Response]) -
 
 
 class StrictRequest(Request):
-    """JSON as the standard has it: Python would take NaN and Infinity too."""
+    """Its JSON is as the standard has it, and no more than a request may have."""
 
     async def json(self) -> Any:
-        return json.loads(await self.body(), parse_constant=_refuse)
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise json.JSONDecodeError(f"{constant} is not JSON", constant, 0)
+        bodies: Bodies = self.app.state.bodies
+        return await bodies.parse(await self.body())
 
 
 class StrictRoute(APIRoute):

@@ -3,26 +3,21 @@ counts and the log."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.exceptions import HTTPException
 
 from tamis.serve.access import Access
+from tamis.serve.bodies import Bodies, Message, Receive
 from tamis.serve.headers import secure
 from tamis.serve.keys import known_route
-from tamis.serve.limits import SLOW_CLIENT
 from tamis.serve.metrics import Metrics
 from tamis.serve.problems import bug
 from tamis.serve.record import Record, begin, valid_id
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
@@ -32,8 +27,8 @@ _LOG = logging.getLogger("tamis.serve")
 class Guard:
     """The outermost application."""
 
-    def __init__(self, app: App, *, metrics: Metrics, body: int, access: Access | None = None) -> None:
-        self.app, self.metrics, self.body = app, metrics, body
+    def __init__(self, app: App, *, metrics: Metrics, bodies: Bodies, access: Access | None = None) -> None:
+        self.app, self.metrics, self.bodies = app, metrics, bodies
         self.access = access or Access()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -47,6 +42,7 @@ class Guard:
         headers = Headers(scope=scope)
         record = Record(valid_id(headers.getlist("x-request-id")))
         begin(record)
+        incoming = self.bodies.incoming(receive, _length(headers))
 
         async def answering(message: Message) -> None:
             nonlocal status, sent
@@ -55,6 +51,8 @@ class Guard:
                 answered = MutableHeaders(scope=message)
                 secure(answered, scope.get("scheme", "http"), headers.get("host", ""))
                 answered["x-request-id"] = record.id
+                if incoming.more:  # nobody is going to read it
+                    answered["connection"] = "close"
             elif method != "HEAD":
                 sent += len(message.get("body", b""))
             await send(message)
@@ -62,13 +60,14 @@ class Guard:
         try:
             client = (scope.get("client") or ("",))[0]
             refusal = self.access.refusal(scope["path"], headers, client, record)
-            await (refusal or self.app)(scope, self._bounded(receive), answering)
+            await (refusal or self.app)(scope, incoming, answering)
         except Exception:
             _LOG.error("request %s failed:", record.id)  # what failed is logged by the server, next
             if not status:  # answered here, so that the answer has the headers of all others
                 await bug()(scope, receive, answering)
             raise
         finally:
+            incoming.release()
             self._count(scope, record, method, status or 500, sent, time.monotonic() - started)
 
     def _count(
@@ -96,44 +95,12 @@ class Guard:
         }
         log.write(entry | {"query": record.query} if log.queries else entry)
 
-    def _bounded(self, receive: Receive) -> Receive:
-        """A body counted as it comes: what a client says about its length may be wrong, or missing."""
-        left, until, ended = self.body, time.monotonic() + SLOW_CLIENT, False
 
-        async def counted() -> Message:
-            nonlocal left, ended
-            if ended:  # and what comes now is that the client has left
-                return await receive()
-            message = await _by(until, receive)
-            left -= len(message.get("body", b""))
-            if left < 0:
-                await self._read_on(receive, message, until)
-                raise self._too_large()
-            ended = not message.get("more_body")
-            return message
-
-        return counted
-
-    async def _read_on(self, receive: Receive, message: Message, until: float) -> None:
-        """Let a client that is not far above the limit finish: one that is cut off while it writes sees a
-        broken connection and not our answer."""
-        left = 4 * self.body
-        while message.get("more_body") and left > 0:
-            message = await _by(until, receive)
-            left -= len(message.get("body", b""))
-
-    def _too_large(self) -> HTTPException:
-        # there may be more of it to come: the connection is of no further use
-        words = f"the body is larger than {self.body:,} bytes: send fewer or shorter documents"
-        return HTTPException(413, words, headers={"connection": "close"})
-
-
-async def _by(until: float, receive: Receive) -> Message:
-    try:
-        return await asyncio.wait_for(receive(), until - time.monotonic())
-    except TimeoutError:
-        words = f"the body did not come within {SLOW_CLIENT:.0f} s: send it faster"
-        raise HTTPException(408, words, headers={"connection": "close"}) from None
+def _length(headers: Headers) -> int | None:
+    """What a request says that its body is long; None where it comes in chunks."""
+    if "transfer-encoding" in headers:
+        return None
+    return int(headers.get("content-length", "0"))  # digits: the connection has looked
 
 
 def _route(scope: Message) -> str:

@@ -42,11 +42,7 @@ class Marker:
     def _look(self, word: str) -> tuple[tuple[int, int], ...]:
         # texts have the same words again and again, and stemming one takes longer than finding it here
         words = (_kept if len(word) <= _LONGEST_KEPT else _words)(word, self._analyzer)
-        inside: tuple[tuple[int, int], ...] = ()
-        for start, end, term in words:
-            if term in self._terms:
-                inside += ((start, end),)
-        return inside
+        return tuple((start, end) for start, end, term in words if term in self._terms)
 
 
 def _words(chunk: str, analyzer_name: str) -> tuple[tuple[int, int, str], ...]:
@@ -56,10 +52,15 @@ def _words(chunk: str, analyzer_name: str) -> tuple[tuple[int, int, str], ...]:
     for surface in analyzer.split(chunk):
         start = chunk.find(surface, end)
         end = start + len(surface)
-        term = analyzer.term(surface)
+        term = _term(surface, analyzer_name)
         if term is not None:
             words.append((start, end, term))
     return tuple(words)
+
+
+@lru_cache(20_000)
+def _term(surface: str, analyzer_name: str) -> str | None:
+    return get_analyzer(analyzer_name).term(surface)
 
 
 _kept = lru_cache(20_000)(_words)

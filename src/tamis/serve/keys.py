@@ -32,7 +32,8 @@ ROUTES: dict[str, str | None] = {
     "/info": None,
     "/openapi.json": None,
     "/static": None,
-    "/documents/{identity:path}": "search",
+    "/documents": "search",
+    "/documents/{identity:exactly}": "search",
     "/search": "search",
     "/explain": "search",
     "/rerank": "rerank",
@@ -68,10 +69,10 @@ def known_route(path: str) -> str | None:
     """The route of a path, as it is written in the code.
 
     >>> known_route("/documents/d1"), known_route("/static/main.js"), known_route("/etc/passwd")
-    ('/documents/{identity:path}', '/static', None)
+    ('/documents/{identity:exactly}', '/static', None)
     """
     if path.startswith("/documents/"):
-        return "/documents/{identity:path}"
+        return "/documents/{identity:exactly}"
     if path.startswith("/static/"):
         return "/static"
     return path if path in ROUTES else None

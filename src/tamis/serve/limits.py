@@ -15,7 +15,10 @@ ROUNDS = 100  # of groupwise
 RESULTS = 1_000  # results of one answer
 TEXT = 200_000  # characters of a document that a client sends
 SHOWN = 20_000  # characters of a document in an answer; GET /documents gives it whole
+ANSWER = 500_000  # characters of all documents in an answer, shared alike
 IDENTITY = 1_000  # characters of an id that a client sends
+VALUES = 100_000  # in a body: numbers, texts, lists, objects
+FIELDS = 100  # of an object in a body
 LONGEST_DEADLINE = 60.0  # seconds that a client may ask for
 SLOW_CLIENT = 30.0  # seconds for the head of a request, for its body, and until a client reads on
 
@@ -50,6 +53,7 @@ class Limits:
             "inferences": self.inferences,
             "text": TEXT,
             "shown": SHOWN,
+            "answer": ANSWER,
             "body": self.body,
             "queue": self.queue,
             "deadline_ms": round(self.deadline * 1000),

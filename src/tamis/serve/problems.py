@@ -17,6 +17,8 @@ from tamis.serve.work import Overloaded
 
 _OUR_TROUBLE = (CorruptError, LockedError, StorageError)  # other errors are for the client to mend
 
+_QUOTED = 100  # characters of what a client has sent
+
 _NOT_WHOLE = "{where} is not a whole number: send one, in digits and without quotes"
 _NOT_BOOLEAN = "{where} is not true or false: send one of them, without quotes"
 _NOT_DOCUMENT = "{where}: give a text, or an object with a text: see /openapi.json"
@@ -106,6 +108,15 @@ def problem_of(error: TamisError) -> JSONResponse:
     return problem(500 if isinstance(error, _OUR_TROUBLE) else 422, str(error))
 
 
+def shortened(sent: str) -> str:
+    """What a client has sent, for a message to it: the names of fields may be as long as a body.
+
+    >>> shortened("documents.0.text"), len(shortened("x" * 1_000_000))
+    ('documents.0.text', 100)
+    """
+    return sent if len(sent) <= _QUOTED else f"{sent[: _QUOTED - 3]}..."
+
+
 def in_words(error: Mapping[str, Any]) -> str:
     """A validation error in one line; what the client sent is not repeated, it may be long or not text.
 
@@ -117,7 +128,7 @@ def in_words(error: Mapping[str, Any]) -> str:
     kind, ctx = error["type"], error.get("ctx", {})
     if kind == "json_invalid":
         return f"the body is not JSON ({ctx['error']}): send a JSON object"
-    where = ".".join(map(str, error["loc"][1:]))  # the first is "body"
+    where = shortened(".".join(map(str, error["loc"][1:])))  # the first is "body"
     if len(error["loc"]) == 1 and kind != "string_unicode":  # that one is of a field's name
         if kind == "missing":
             return "the body is missing: send a JSON object, with the header content-type: application/json"

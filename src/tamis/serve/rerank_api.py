@@ -51,7 +51,7 @@ class ForeignRequest(BaseModel):
     )
 
     query: QueryText
-    documents: list[_SentDocument] = Field(min_length=1)
+    documents: list[_SentDocument] = Field(min_length=1, fail_fast=True)
     model: Annotated[str, StringConstraints(max_length=200)] | None = None
     top_n: Annotated[int, Field(ge=1, le=RESULTS)] | None = None
     return_documents: bool | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
 import signal
@@ -19,12 +20,14 @@ from tamis.serve.connection import Connection
 from tamis.serve.limits import LONGEST_DEADLINE, SLOW_CLIENT
 from tamis.serve.metrics import Gauge
 from tamis.serve.service import Service
+from tamis.serve.sockets import on_loop_error
 from tamis.serve.tls import Certificate
 
 #: Seconds that a thread may keep the interpreter while others wait. A model comes back to it after each
 #: batch, and by Python's default would wait 5 ms every time behind the threads that answer.
 _SWITCH = 0.0005
 _BACKLOG = 2048  # connections that the system holds while we are busy
+_ACCEPTED = 32  # of them, at once: asyncio tries as often even when no descriptor is left
 
 
 class _Server(uvicorn.Server):
@@ -35,7 +38,10 @@ class _Server(uvicorn.Server):
         self._service, self._started = service, started
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(on_loop_error())
         await super().startup(sockets)
+        for each in sockets or ():
+            each.listen(_BACKLOG)  # uvicorn has set it to what is accepted at once
         if self.started:
             self._started()
 
@@ -71,6 +77,7 @@ def serve(
         ws="none",
         log_level=logging.ERROR,  # what clients do wrong is told to them
         access_log=False,
+        backlog=_ACCEPTED,
         lifespan="on",
         timeout_graceful_shutdown=round(LONGEST_DEADLINE + SLOW_CLIENT),
         server_header=False,

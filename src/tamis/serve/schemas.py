@@ -74,7 +74,7 @@ class RerankRequest(BaseModel):
     )
 
     query: QueryText
-    documents: list[SentDocument] = Field(min_length=1)
+    documents: list[SentDocument] = Field(min_length=1, fail_fast=True)
     pipeline: PipelineText | None = Field(None, description="stages that do not search, such as `mono`")
     k: Count | None = Field(None, description="how many results; all if left out")
     deadline_ms: Milliseconds | None = None

@@ -21,6 +21,7 @@ from tamis.rank.aggregate import Aggregate
 from tamis.rank.given import placed
 from tamis.ranking import Ranking
 from tamis.retrieve.compiled import numba_installed
+from tamis.retrieve.index import Index
 from tamis.retrieve.score import Lengths
 from tamis.retrieve.warm import warm
 from tamis.serve.answers import answer, as_json, streamed
@@ -33,10 +34,11 @@ from tamis.serve.pipelines import ON_SCORES, Built, Pipelines, reload_or_keep
 from tamis.serve.record import remember
 from tamis.serve.rerank_api import ForeignRequest, foreign_answer
 from tamis.serve.schemas import ExplainRequest, RerankRequest, SearchRequest
-from tamis.serve.work import Outcome, Request, Work
+from tamis.serve.work import Outcome, Overloaded, Request, Work
 
 _LOG = logging.getLogger("tamis.serve")
 _WARM_UP = 600.0  # seconds in which models must have loaded
+_LATE = 0.5  # seconds after its deadline at which an answer may still begin to be written
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,7 @@ class Service:
             built, wanted = await self._asked(request, started)
             outcome = await self.work.rank(wanted)
             make = partial(answer, built, outcome, request.k, started=started, trace=request.trace)
-            return await self._write(make, outcome)
+            return await self._write(make, outcome, started, request.deadline_ms)
 
     async def search_stages(self, request: SearchRequest) -> AsyncGenerator[Answer]:
         """The same after each stage. The place is given back when the work is done: a client that is slow to
@@ -141,7 +143,7 @@ class Service:
             async with aclosing(self.work.stages(wanted, ended=give_back)) as outcomes:
                 async for outcome in outcomes:
                     make = partial(streamed, built, outcome, request.k, started=started, trace=request.trace)
-                    made = await self._write(make, outcome)
+                    made = await self._write(make, outcome, started, request.deadline_ms)
                     if first:
                         self.metrics.first_stage.add(time.monotonic() - started)
                         first = False
@@ -162,7 +164,8 @@ class Service:
             built.index.document(request.id)  # better now than after all the work
             ranking = Ranking(Query("0", request.query))
             outcome = await self._rank(built, ranking, started, request.deadline_ms)
-            return await self._write(partial(explanation, built, outcome, request.id), outcome)
+            make = partial(explanation, built, outcome, request.id)
+            return await self._write(make, outcome, started, request.deadline_ms)
 
     async def rerank(self, request: RerankRequest) -> Answer:
         with self.work.place():
@@ -176,7 +179,7 @@ class Service:
             outcome = await self._rank(built, ranking, started, request.deadline_ms, request.partial)
             sent = [document.id for document in documents]
             make = partial(answer, built, outcome, request.k, started=started, trace=request.trace, sent=sent)
-            return await self._write(make, outcome)
+            return await self._write(make, outcome, started, request.deadline_ms)
 
     async def foreign_rerank(self, request: ForeignRequest) -> Answer:
         with self.work.place():
@@ -189,17 +192,13 @@ class Service:
             documents = [Document(str(place), each.text) for place, each in enumerate(request.documents)]
             ranking = self._given(built, request.query, documents)
             outcome = await self._rank(built, ranking, started, None)
-            return await self._write(partial(foreign_answer, request, outcome, built.expression), outcome)
+            make = partial(foreign_answer, request, outcome, built.expression)
+            return await self._write(make, outcome, started, None)
 
-    async def document(self, identity: str) -> dict[str, Any]:
+    async def document(self, identity: str) -> bytes:
+        """The JSON of a document, made in a thread: it may be long."""
         await self._follow()
-        found = self.pipelines.index.document(identity)
-        return {
-            "id": found.id,
-            "title": found.title,
-            "text": found.text,
-            "metadata": dict(found.metadata),
-        }
+        return await asyncio.to_thread(_stored, self.pipelines.index, identity)
 
     # -- what they share
 
@@ -260,16 +259,35 @@ class Service:
     def _seconds(self, deadline_ms: int | None) -> float:
         return self.limits.deadline if deadline_ms is None else deadline_ms / 1000
 
-    async def _write(self, make: Callable[[], dict[str, Any]], outcome: Outcome) -> Answer:
+    async def _write(
+        self, make: Callable[[], dict[str, Any]], outcome: Outcome, started: float, deadline_ms: int | None
+    ) -> Answer:
         """An answer when it has its turn, by the one thread that writes them: the loop must not wait for long
-        texts."""
-        started = time.monotonic()
-        body, used = await asyncio.get_running_loop().run_in_executor(self._writer, _timed, make)
-        self._writing.learn(time.monotonic() - started)
+        texts. One whose turn does not come in time is not written."""
+        seconds, begun = self._seconds(deadline_ms), time.monotonic()
+        writing = self._writer.submit(_timed, make)
+        written = asyncio.wrap_future(writing)
+        try:
+            await asyncio.wait({written}, timeout=max(started + seconds - begun, 0.0) + _LATE)
+            if writing.cancel():
+                raise Overloaded(
+                    f"others' answers took longer to write than {seconds * 1000:,.0f} ms",
+                    remedy="allow more time (deadline_ms), or try again later",
+                )
+            body, used = await written
+        finally:
+            writing.cancel()  # for a client that has left, nothing is written
+        self._writing.learn(time.monotonic() - begun)
         self.work.pace.learn(2 * used)  # to search, and to receive and send, takes about as much again
         if (wait := outcome.not_before - time.monotonic()) > 0:
             await asyncio.sleep(wait)
         return Answer(body, outcome)
+
+
+def _stored(index: Index, identity: str) -> bytes:
+    found = index.document(identity)
+    metadata = dict(found.metadata)
+    return as_json({"id": found.id, "title": found.title, "text": found.text, "metadata": metadata})
 
 
 def _timed(make: Callable[[], dict[str, Any]]) -> tuple[bytes, float]:

@@ -82,7 +82,7 @@ def narrowed(
         replace(drawn.config, positions=positions),
         LazyTensors(readers),
         name,
-        drawn.raw_config | {"max_position_embeddings": positions},
+        {**drawn.raw_config, "max_position_embeddings": positions},
         drawn=drawn.drawn - set(_TABLES),
     )
 

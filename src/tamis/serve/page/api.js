@@ -103,9 +103,8 @@ const documents = new Map();
 /** A document, asked for once. */
 export function fetchDocument(id) {
   if (!documents.has(id)) {
-    // a slash belongs to the id and to the path alike
-    const path = id.split("/").map(encodeURIComponent).join("/");
-    const asked = ask(`documents/${path}`);
+    // not as a path: a browser would take the `..` of an id for the folder above, however it is written
+    const asked = ask(`documents?id=${encodeURIComponent(id)}`);
     documents.set(id, asked);
     asked.catch(() => documents.delete(id));
   }
