@@ -62,10 +62,10 @@ def play(attack: Hostile, port: int) -> tuple[str, float]:
     return ending, time.monotonic() - started
 
 
-def measured(attacks: list[Hostile], port: int, watch: Watch, before: int) -> list[Line]:
+def measured(attacks: list[Hostile], port: int, pid: int, watch: Watch, before: int) -> list[Line]:
     """These, at once."""
     watch.slowest()
-    watch.peak = 0
+    watch.peak = resident(pid)
     with ThreadPoolExecutor(len(attacks)) as players:
         endings = list(players.map(lambda attack: play(attack, port), attacks))
     time.sleep(0.1)  # so that what was asked for before the end is counted
@@ -120,9 +120,9 @@ def run(quick: list[Hostile], slow: list[Hostile], port: int, pid: int) -> dict[
         before = resident(pid)
         quiet = watch.slowest()
         print(f"without an attack: /healthz {1000 * quiet:.0f} ms at most, {before / 1e6:.0f} MB")
-        lines = [line for attack in quick for line in measured([attack], port, watch, before)]
+        lines = [line for attack in quick for line in measured([attack], port, pid, watch, before)]
         if slow:
-            lines += measured(slow, port, watch, before)
+            lines += measured(slow, port, pid, watch, before)
     after = resident(pid)
     good = sum(line.good for line in lines)
     print(

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+import struct
 import time
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 uvicorn = pytest.importorskip("uvicorn")
+
+from starlette.middleware.exceptions import ExceptionMiddleware  # noqa: E402
 
 from tamis.serve import bodies, connection  # noqa: E402 (they need it)
 from tamis.serve.bodies import Bodies  # noqa: E402
@@ -24,12 +27,20 @@ LARGE = bytes(30_000_000)  # more than the system holds for a connection
 Client = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
+#: Clients that the application cuts off between the head of its answer and the end.
+LEAVING: list[socket.socket] = []
+
+
 async def answers_with_much(scope: Message, receive: Receive, send: Send) -> None:
     """Reads the body first, as the routes do."""
     while scope["path"] != "/at-once" and (await receive()).get("more_body"):
         pass
     body = LARGE if scope["path"] == "/large" else b"small"
     await send({"type": "http.response.start", "status": 200, "headers": []})
+    while LEAVING:
+        leaving = LEAVING.pop()
+        leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        leaving.close()
     await send({"type": "http.response.body", "body": body})
 
 
@@ -37,8 +48,12 @@ def asked(client: Client) -> float:
     """How long a client was served; a connection that does not end would keep the server from ending."""
 
     async def run() -> float:
-        app = Guard(answers_with_much, metrics=Metrics(), bodies=Bodies(Limits(body=1000)))
-        config = uvicorn.Config(app, http=connection.Connection, log_level="error", lifespan="off")
+        app = Guard(
+            ExceptionMiddleware(answers_with_much), metrics=Metrics(), bodies=Bodies(Limits(body=1000))
+        )
+        config = uvicorn.Config(
+            app, http=connection.Connection, log_level="error", log_config=None, lifespan="off"
+        )
         server = uvicorn.Server(config)
         with socket.create_server(("127.0.0.1", 0)) as listening:
             serving = asyncio.create_task(server.serve([listening]))
@@ -86,12 +101,16 @@ def test_the_head_of_a_request_must_come(before: bytes) -> None:
     assert asked(client) > SLOW * 0.9
 
 
-def test_so_must_its_body_however_small_its_pieces() -> None:
+@pytest.mark.parametrize(
+    "framing", [b"content-length: 900\r\n\r\n", b"transfer-encoding: chunked\r\n\r\nffff\r\n"]
+)
+def test_so_must_its_body_however_small_its_pieces(framing: bytes, caplog: pytest.LogCaptureFixture) -> None:
     async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 900\r\n\r\n")
+        writer.write(b"POST / HTTP/1.1\r\nhost: x\r\n" + framing)
         await trickle(reader, writer, b"y" * 900)
 
     assert asked(client) > SLOW * 0.9
+    assert caplog.records == []
 
 
 def test_an_answer_that_is_not_read_is_dropped() -> None:
@@ -171,6 +190,19 @@ def connections() -> int:
         for each in gc.get_objects()
         if isinstance(each, connection.Connection)
     )
+
+
+def test_a_client_that_leaves_as_it_is_answered_is_not_worth_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        leaving = socket.create_connection(writer.get_extra_info("peername"))
+        LEAVING.append(leaving)
+        leaving.sendall(b"HEAD /at-once HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n")
+        writer.close()
+        while LEAVING or connections():
+            await asyncio.sleep(SLOW / 10)
+
+    asked(client)
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize("path", [b"/x", b"/at-once", b"/large"])

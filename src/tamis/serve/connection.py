@@ -126,9 +126,13 @@ class Connection(H11Protocol):
             self._transport.close()
             return
         self._enter("linger")
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
-        self.flow.resume_reading()
+        try:
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+        except OSError:  # it has left, and nobody has told us yet
+            self._transport.abort()
+        else:
+            self.flow.resume_reading()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, "Bad Request", "no HTTP that can be read: send HTTP/1.1, with a shorter head")
