@@ -2,7 +2,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint docs bench clean
+.PHONY: help demo test attack lint docs bench clean
 
 PYTHON ?=
 VENV := .venv
@@ -18,6 +18,9 @@ demo: $(VENV)/core.stamp  ## index the bundled collection, search it, evaluate i
 
 test: lint  ## lint, type-check and test
 	$(BIN)/pytest -n 2 --dist loadfile
+
+attack: $(VENV)/test.stamp  ## the fuzzers and fault injectors, for long
+	TAMIS_ATTACK=long $(BIN)/pytest -n 2 --dist loadfile tests/attack
 
 lint: $(VENV)/test.stamp  ## ruff and mypy
 	$(BIN)/ruff check .
