@@ -20,6 +20,7 @@ import xxhash
 
 from tamis.errors import CorruptError
 from tamis.files import storage_errors, unreadable
+from tamis.locks import not_inherited
 
 CHUNK = 1 << 18
 CHECK_AT_OPEN = 1 << 24  # bytes; larger columns are checked as they are read
@@ -48,6 +49,7 @@ class ColumnWriter:
         self._filled = 0
         with storage_errors(path):
             self._file = path.open("xb")
+        not_inherited(self._file)
 
     def append(self, values: Array | bytes) -> None:
         if isinstance(values, bytes):
@@ -104,6 +106,26 @@ def write_column(path: Path, values: Array, dtype: str) -> ColumnInfo:
     writer = ColumnWriter(path, dtype)
     writer.append(values)
     return writer.close()
+
+
+def is_column(path: Path) -> bool:
+    """Whether a file is a column: its first chunk has the checksum that stands behind the values.
+
+    >>> folder = getfixture("tmp_path")
+    >>> _ = write_column(folder / "df", np.arange(3), "u4"), (folder / "notes").write_text("no column")
+    >>> is_column(folder / "df"), is_column(folder / "notes")
+    (True, False)
+    """
+    try:
+        total = path.stat().st_size
+        chunks = -(-total // (CHUNK + 8))
+        with path.open("rb") as file:
+            first = file.read(min(CHUNK, total - 8 * chunks)) if chunks else b""
+            file.seek(total - 8 * chunks)
+            checksum = file.read(8)
+    except (OSError, ValueError):
+        return False
+    return bool(first) and checksum == xxhash.xxh3_64_intdigest(first).to_bytes(8, "little")
 
 
 def smallest_unsigned(largest: int) -> str:

@@ -31,7 +31,7 @@ SHARDS = "model.safetensors.index.json"
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 
-_FILES_OF_A_MODEL = (CONFIG, "model*.safetensors", SHARDS, TOKENIZER, TOKENIZER_CONFIG, "model.*.onnx")
+FILES_OF_A_MODEL = (CONFIG, "model*.safetensors", SHARDS, TOKENIZER, TOKENIZER_CONFIG, "model.*.onnx")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 _NAMED = 3  # how many tensors an error names
 _INITIAL_DEVIATION = 0.02  # BERT's initializer_range
@@ -212,7 +212,7 @@ def _downloaded(name: str, revision: str | None) -> Path:
 
     label = f"{name} (revision {revision})" if revision else name
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(_FILES_OF_A_MODEL)))
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(FILES_OF_A_MODEL)))
     except hub.HFValidationError:
         problem, remedy = f"no folder {name}, and no hub name either", "check the path"
     except hub.GatedRepoError:

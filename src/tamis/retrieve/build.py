@@ -15,6 +15,7 @@ from tamis.columns import Array, ColumnInfo
 from tamis.corpus import Keep, StoreWriter, encoded
 from tamis.documents import Document
 from tamis.errors import InputError
+from tamis.markers import mark
 from tamis.processes import Crew, Result
 from tamis.retrieve.invert import Run
 from tamis.retrieve.parcels import Builder, Made, Part, SpilledRun, of_terms, renumbered
@@ -36,6 +37,7 @@ class SegmentWriter:
         self._crew = crew
         self._keep = keep
         folder.mkdir(parents=True)
+        mark(folder)
         self._store = StoreWriter(folder)
         self.count = 0
         self._ids: list[bytes] = []  # of the open parcel
