@@ -12,6 +12,7 @@ import numpy as np
 
 from tamis.cli.arguments import ArgumentParser, json_argument
 from tamis.cli.console import counted, doing, print_json, size
+from tamis.cli.outputs import check_output
 from tamis.columns import Array
 from tamis.errors import InputError
 from tamis.files import storage_errors
@@ -62,6 +63,7 @@ def main(
     The comparison is over a few texts of the bundled collection: a check that nothing is broken, not an
     evaluation.
     """
+    check_output(output, None if weights is None else model)  # a graph may go beside the weights
     if weights is None:
         made, lines = _graph(model, output, precision or "int8", revision)
     elif precision is not None:

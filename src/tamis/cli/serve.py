@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tamis.cli.arguments import ArgumentParser, at_least_one, pipeline_argument, runtime_arguments
 from tamis.cli.console import counted, note, warn
+from tamis.cli.outputs import check_cache, named_in
 from tamis.defaults import INTERACTIVE
 from tamis.errors import InputError, MissingDependencyError
 from tamis.files import read_text
@@ -99,6 +100,7 @@ def main(
     """Serve an index over HTTP: a page for people, JSON for programs."""
     limits = Limits(deadline, queue, max_candidates, max_inferences, max_body)
     key = _api_key(api_key_file)
+    check_cache(cache, str(index), *model, *named_in(pipeline))
     opened = Index.open(index)
     try:
         from tamis.serve.run import serve

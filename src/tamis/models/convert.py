@@ -7,7 +7,15 @@ from pathlib import Path
 
 from tamis.errors import InputError
 from tamis.files import storage_errors
-from tamis.models.checkpoint import CONFIG, WEIGHTS, Checkpoint, save_checkpoint, stored_beside
+from tamis.models.checkpoint import (
+    CONFIG,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    WEIGHTS,
+    Checkpoint,
+    save_checkpoint,
+    stored_beside,
+)
 from tamis.models.names import RANKING_HEADS
 from tamis.models.weights import LazyTensors, WeightType
 
@@ -25,7 +33,7 @@ def convert(checkpoint: Checkpoint, folder: str | Path, weights: WeightType) -> 
     'model.safetensors'
     """
     folder = Path(folder)
-    for name in (CONFIG, WEIGHTS):
+    for name in (CONFIG, WEIGHTS, TOKENIZER, TOKENIZER_CONFIG, *_BESIDE):
         if (folder / name).exists():
             raise InputError(f"has a {name} already", remedy="give a new folder", path=folder)
     heads = {
