@@ -54,17 +54,15 @@ def check_output(output: Path | None, *reads: str | Path | None, within: bool = 
 
 def check_run_output(output: Path, *reads: str | Path | None) -> None:
     """The same for a run, with what is written beside it: how it was made, and meanwhile its journal."""
-    check_output(output, *reads)
-    for suffix in (".json", ".journal"):
-        check_output(output.with_name(f"{output.name}{suffix}"), *reads)
+    for suffix in ("", ".json", ".journal"):
+        check_output(_beside(output, suffix), *reads)
 
 
 def check_cache(cache: Path | None, *reads: str | Path | None) -> None:
     """The same for a cache of scores, which is read and written."""
-    check_output(cache, *reads)
     if cache is not None:
-        for suffix in _BESIDE_CACHE:
-            check_output(cache.with_name(f"{cache.name}{suffix}"), *reads)
+        for suffix in ("", *_BESIDE_CACHE):
+            check_output(_beside(cache, suffix), *reads)
 
 
 def named_in(pipeline: str, grid: Mapping[str, Sequence[object]] | None = None) -> list[str]:
@@ -103,6 +101,10 @@ def strings_in(tables: object) -> Iterator[str]:
     elif isinstance(tables, Sequence):
         for value in tables:
             yield from strings_in(value)
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(f"{path.name}{suffix}") if path.name else path  # `.` has none, nor will be written
 
 
 def _is_whole(path: Path) -> bool:
