@@ -4,6 +4,11 @@ A column file holds the raw values and, behind them, one xxh3 checksum per 256 K
 manifest keeps the digest of these checksums, so every byte is vouched for by the manifest. Small columns are
 checked when they are opened, large ones chunk by chunk when a chunk is first read: opening stays fast and a
 flipped byte is never read as data.
+
+A file that is cut short while it is mapped would end the process by a signal (SIGBUS) when the missing part
+is read. So `check_size` is called before every search and every reading of documents: the system is asked for
+the file's size, which takes less than a microsecond. What is cut during these milliseconds, or cannot be read
+for a fault of the disk, still ends the process: no Python code can catch that.
 """
 
 from __future__ import annotations
@@ -199,6 +204,15 @@ class Column:
     def __len__(self) -> int:
         return len(self.unchecked)
 
+    @property
+    def is_mapped(self) -> bool:
+        return isinstance(self._data, mmap.mmap)
+
+    def check_size(self) -> None:
+        """That a mapped file is still as long as when it was opened."""
+        if isinstance(self._data, mmap.mmap) and self._data.size() != len(self._data):
+            raise self._corrupt(f"{self._data.size():,} bytes where {len(self._data):,} were written")
+
     def all(self) -> Array:
         """The whole column, checked."""
         return self.slice(0, len(self.unchecked))
@@ -213,6 +227,7 @@ class Column:
         return self.unchecked[start:stop]
 
     def _check(self, first: int, last: int) -> None:
+        self.check_size()
         view = memoryview(self._data)
         for chunk in range(first, last + 1):
             if not self._checked[chunk]:

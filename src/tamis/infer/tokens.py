@@ -271,6 +271,8 @@ class _SegmentTokens:
 
     def texts(self, numbers: Array, limit: int) -> Tokenised:
         with _rebuild_if_corrupt(self._folder):
+            for column in (self._ids, self._ends, self._lengths):
+                column.check_size()
             ends, lengths = self._ends.all(), self._lengths.all()
             starts = ends[numbers].astype(np.int64)
             counts = np.minimum(ends[numbers + 1].astype(np.int64) - starts, limit)

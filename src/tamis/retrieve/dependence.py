@@ -154,6 +154,7 @@ class SDM(Stage):
 
 def _places(segment: Segment, term: str) -> Array:
     """Where a term stands in a segment's live documents: document << 32 | position, ascending."""
+    segment.check_sizes()
     entry = segment.term(term)
     if entry is None:
         return np.zeros(0, np.int64)

@@ -307,6 +307,7 @@ class Index:
 
         commit = self._commit
         segment, number = _located(commit, identity)
+        segment.check_sizes()
         _, terms = statistics(commit.segments, weights)
         rounded = model.lengths == "lucene"
         length = LENGTH_OF_NORM[segment.norms[number]] if rounded else segment.lengths[number]
@@ -332,6 +333,8 @@ class Index:
 
     def df(self, term: str) -> int:
         """In how many documents an analysed term occurs."""
+        for segment in self.segments:
+            segment.check_sizes()
         return sum(entry.df for segment in self.segments if (entry := segment.term(term)))
 
 

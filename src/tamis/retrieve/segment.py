@@ -107,6 +107,7 @@ class Segment:
             for name, column in info.columns.items()
             if not name.startswith("store.")
         }
+        self._mapped = [column for column in self._columns.values() if column.is_mapped]
         self.deleted: Array | None = None
         if info.deleted is not None:
             assert info.deleted_info is not None
@@ -126,6 +127,12 @@ class Segment:
 
     def __len__(self) -> int:
         return self.info.documents
+
+    def check_sizes(self) -> None:
+        """That no file was cut short since it was opened: see `tamis.columns`."""
+        self.store.check_sizes()
+        for column in self._mapped:
+            column.check_size()
 
     def column(self, name: str) -> Array:
         """A whole column, checked."""
