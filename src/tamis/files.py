@@ -167,6 +167,24 @@ def _encoding(raw: BinaryIO, suffix: str, mode: str) -> Iterator[IO[Any]]:
                 text.detach()  # or its finaliser would close `raw`
 
 
+def make_folder(folder: PathLike) -> None:
+    """Make a folder, and those above it that are missing, so that a power cut does not take their names away
+    from what is then written into them.
+
+    >>> make_folder(getfixture("tmp_path") / "deep" / "idx")
+    >>> (getfixture("tmp_path") / "deep" / "idx").is_dir()
+    True
+    """
+    path = Path(folder)
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(exist_ok=True)
+        with suppress(PermissionError):  # a folder that may be entered and not listed cannot be synced
+            sync_folder(each.parent)
+    if not missing:
+        path.mkdir(exist_ok=True)  # the error where it is a file
+
+
 def is_temporary(path: Path) -> bool:
     """Whether a path is a plain file with a name that only `atomic_write` gives, 64 random bits in it: what a
     kill has left of a file that was being written.

@@ -243,6 +243,8 @@ def _write(file: FileIO, data: bytes) -> None:
 def _read_header(file: FileIO, path: Path) -> tuple[dict[str, Any] | None, int]:
     """What the journal is of, and the seed of its first record; None where it was torn while it was begun."""
     magic = file.read(len(_MAGIC))
+    if magic and not magic.strip(b"\0") and _is_blank(file):
+        return None, 0  # by a power cut
     if not _MAGIC.startswith(magic):
         raise InputError("not a journal of a run", remedy="give another file name", path=path)
     line = file.readline(_LONGEST_HEADER)
@@ -258,6 +260,14 @@ def _read_header(file: FileIO, path: Path) -> tuple[dict[str, Any] | None, int]:
         raise CorruptError(f"the first line of {path} is damaged", remedy=_START_OVER)
     header: dict[str, Any] = json.loads(body)
     return header, seed
+
+
+def _is_blank(file: FileIO) -> bool:
+    """Whether the rest of a file is zeros."""
+    while data := file.read(1 << 20):
+        if data.strip(b"\0"):
+            return False
+    return True
 
 
 def _records(file: FileIO, seed: int) -> Iterator[tuple[bytes, int]]:

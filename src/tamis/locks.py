@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tamis.errors import LockedError, StorageError
-from tamis.files import PathLike, storage_errors
+from tamis.files import PathLike, make_folder, storage_errors
 
 _OURS: weakref.WeakSet[IO[Any]] = weakref.WeakSet()
 
@@ -104,7 +104,7 @@ def folder_lock(folder: Path) -> Iterator[FolderLock]:
     path = folder / "lock"
     while True:
         with storage_errors(path):
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             file = path.open("a+b", buffering=0)
         with file:
             lock(file, folder)

@@ -83,6 +83,7 @@ def remove_marked(folder: Path, is_ours: Callable[[str], bool], *, empty_too: bo
         return
     if is_empty(folder):
         with suppress(OSError):
+            sync_folder(folder)  # or a power cut could leave the files without the marker
             (folder / MARKER).unlink(missing_ok=True)
             folder.rmdir()
 

@@ -15,7 +15,7 @@ from tamis.cli.console import counted, doing, print_json, size
 from tamis.cli.outputs import check_output
 from tamis.columns import Array
 from tamis.errors import InputError
-from tamis.files import storage_errors
+from tamis.files import make_folder, storage_errors
 from tamis.formats import read_corpus, read_queries
 from tamis.infer.cross_encoder import BUNDLED, CrossEncoder, bundled_folder
 from tamis.infer.onnx_backend import export
@@ -86,7 +86,7 @@ def _graph(
         _check_not_bundled(checkpoint, precision)
     else:
         with storage_errors(output):
-            output.mkdir(parents=True, exist_ok=True)
+            make_folder(output)
     with doing("Writing the graph"):
         path = export(checkpoint, precision, output)
     made: dict[str, Any] = {

@@ -29,7 +29,7 @@ import xxhash
 
 from tamis.columns import CHUNK, Array, Column, ColumnInfo, ColumnWriter, smallest_unsigned, write_column
 from tamis.errors import CorruptError, InputError, StorageError, UnknownDocumentError
-from tamis.files import TEMPORARY, atomic_write, storage_errors, sync_folder, unreadable
+from tamis.files import TEMPORARY, atomic_write, make_folder, storage_errors, sync_folder, unreadable
 from tamis.locks import FolderLock, folder_lock
 from tamis.markers import is_marked, mark, remove_marked
 from tamis.models.templates import COUNTED, Tokenised
@@ -399,7 +399,8 @@ def _write(
         problem = f"{path} holds no tokens, and its name is needed for some"
         raise StorageError(problem, remedy="move it elsewhere")
     with storage_errors(new):
-        new.mkdir(parents=True)
+        make_folder(folder)
+        new.mkdir()
         mark(new, new.name, path.name)
         try:
             columns = _write_columns(new, segment, tokenizer, known, progress)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from tamis.errors import InputError
-from tamis.files import storage_errors
+from tamis.files import make_folder, storage_errors
 from tamis.models.checkpoint import (
     CONFIG,
     TOKENIZER,
     TOKENIZER_CONFIG,
     WEIGHTS,
     Checkpoint,
+    copy_file,
     save_checkpoint,
     stored_beside,
 )
@@ -42,9 +42,9 @@ def convert(checkpoint: Checkpoint, folder: str | Path, weights: WeightType) -> 
         for name, tensor in stored_beside(checkpoint.folder, prefix).items()
     }
     with storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         for name in _BESIDE:
             if (checkpoint.folder / name).is_file():
-                shutil.copyfile(checkpoint.folder / name, folder / name)
+                copy_file(checkpoint.folder / name, folder / name)
     save_checkpoint(checkpoint, folder, weights, LazyTensors(heads))
     return folder / WEIGHTS

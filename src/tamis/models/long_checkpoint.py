@@ -29,6 +29,7 @@ from tamis.files import (
     TEMPORARY,
     TEMPORARY_FILE,
     atomic_write,
+    make_folder,
     storage_errors,
     sync_folder,
     unreadable,
@@ -141,9 +142,11 @@ def put_back(folder: Path) -> None:
         return
     for old in folder.parent.glob(f"{TEMPORARY}*{_OLD}"):
         new = old.with_name(old.name.removesuffix(_OLD))
-        if old.name.startswith(_temporary(folder)):
+        whole = new if new.exists() else old
+        # of an older one, that was being removed, a power cut may have left a part
+        if old.name.startswith(_temporary(folder)) and (whole / PLAN).is_file():
             with storage_errors(folder):
-                (new if new.exists() else old).rename(folder)
+                whole.rename(folder)
             return
 
 
@@ -190,12 +193,14 @@ def _replaced(folder: Path) -> Iterator[Path]:
     new = folder.with_name(f"{_temporary(folder)}{secrets.token_hex(8)}")
     old = new.with_name(f"{new.name}{_OLD}")
     with storage_errors(folder):
-        new.mkdir(parents=True)
+        make_folder(new.parent)
+        new.mkdir()
         mark(new, new.name, folder.name)
         try:
             yield new
             sync_folder(new)
             if folder.exists():
+                sync_folder(folder.parent)  # what was removed there before must not come back beside this
                 mark(folder, folder.name, old.name)
                 folder.rename(old)
             new.rename(folder)

@@ -15,6 +15,7 @@ from tamis.columns import Array, ColumnInfo
 from tamis.corpus import Keep, StoreWriter, encoded
 from tamis.documents import Document
 from tamis.errors import InputError
+from tamis.files import make_folder
 from tamis.markers import mark
 from tamis.processes import Crew, Result
 from tamis.retrieve.invert import Run
@@ -36,7 +37,8 @@ class SegmentWriter:
         self._folder = folder
         self._crew = crew
         self._keep = keep
-        folder.mkdir(parents=True)
+        make_folder(folder.parent)
+        folder.mkdir()
         mark(folder)
         self._store = StoreWriter(folder)
         self.count = 0

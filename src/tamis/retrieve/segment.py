@@ -14,6 +14,7 @@ import numpy as np
 
 from tamis.columns import Array, Column, ColumnInfo, find_string, smallest_unsigned, write_column
 from tamis.corpus import Store, StoreWriter
+from tamis.files import make_folder
 from tamis.markers import mark
 from tamis.retrieve.lengths import norms
 from tamis.retrieve.postings import (
@@ -328,7 +329,8 @@ class SegmentSource:
 
 def merge_segments(folder: Path, segments: Sequence[Segment]) -> SegmentInfo:
     """One segment with the live documents of several, in their order."""
-    folder.mkdir(parents=True)
+    make_folder(folder.parent)
+    folder.mkdir()
     mark(folder)
     vocabulary: dict[str, int] = {}
     for segment in segments:

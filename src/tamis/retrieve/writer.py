@@ -168,7 +168,9 @@ class IndexWriter:
             if self._lock.is_held:
                 self._open.discard()
             self._open = None
-        if self._lock.is_held:  # or another writer may be at work
+        # or another writer may be at work, or our commit is there and could not be made durable: a power cut
+        # would bring back the one before, which needs its segments
+        if self._lock.is_held and _manifest(self._folder) == self._replaced:
             remove_remains(self._folder)
 
     def _check_usable(self) -> None:
@@ -248,9 +250,6 @@ class IndexWriter:
         mark_leaving(self._folder, manifest)
         manifest.write(self._folder, self._check_alone)
         self._replaced = manifest
-        if self._is_new:
-            with suppress(PermissionError):  # a folder that may be entered and not listed cannot be synced
-                sync_folder(self._folder.parent)
         self._is_new, self._deleted = False, {}
         self._last = Commit.of(self._folder, manifest, self._last)
         remove_remains(self._folder)

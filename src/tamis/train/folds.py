@@ -35,7 +35,7 @@ import xxhash
 from tamis.errors import CorruptError, InputError, TamisError
 from tamis.evaluate.folds import Fold, make_folds, read_folds, write_folds
 from tamis.expression import calls, parse
-from tamis.files import atomic_write, open_bytes, read_text, storage_errors
+from tamis.files import atomic_write, make_folder, open_bytes, read_text, storage_errors
 from tamis.formats import Qrels, read_corpus, read_qrels, read_queries
 from tamis.formats.irds import dataset_name
 from tamis.infer.runtime import Device, Runtime
@@ -98,7 +98,7 @@ def train_folds(
     with Processes(torch.device("cpu" if own == "auto" else own)) as processes:
         if processes.first:
             with storage_errors(out):
-                out.mkdir(parents=True, exist_ok=True)
+                make_folder(out)
             write_folds(out / FOLDS, folds)
         results, contents = [], _Contents()
         for number, (fold, folder) in enumerate(zip(folds, folders, strict=True), start=1):

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from tamis.errors import CorruptError, InputError
-from tamis.files import TEMPORARY, atomic_write, is_temporary, storage_errors, unreadable
+from tamis.files import TEMPORARY, atomic_write, is_temporary, make_folder, storage_errors, unreadable
 from tamis.markers import unmark
 from tamis.models.long_checkpoint import put_back, remove_old
 
@@ -51,7 +51,7 @@ def save_state(state: State, out: Path) -> None:
     """
     path = out / STATE
     with storage_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
     content = {name: getattr(state, name) for name in State.__dataclass_fields__}
     with atomic_write(path) as file:
         _save(content, file)
