@@ -4,6 +4,11 @@ A column file holds the raw values and, behind them, one xxh3 checksum per 256 K
 manifest keeps the digest of these checksums, so every byte is vouched for by the manifest. Small columns are
 checked when they are opened, large ones chunk by chunk when a chunk is first read: opening stays fast and a
 flipped byte is never read as data.
+
+A file that is cut short while it is mapped would end the process by a signal (SIGBUS) when the missing part
+is read. So `check_size` is called before every search and every reading of documents: the system is asked for
+the file's size, which takes less than a microsecond. What is cut during these milliseconds, or cannot be read
+for a fault of the disk, still ends the process: no Python code can catch that.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ import xxhash
 
 from tamis.errors import CorruptError
 from tamis.files import storage_errors, unreadable
+from tamis.locks import not_inherited
 
 CHUNK = 1 << 18
 CHECK_AT_OPEN = 1 << 24  # bytes; larger columns are checked as they are read
@@ -48,6 +54,7 @@ class ColumnWriter:
         self._filled = 0
         with storage_errors(path):
             self._file = path.open("xb")
+        not_inherited(self._file)
 
     def append(self, values: Array | bytes) -> None:
         if isinstance(values, bytes):
@@ -104,6 +111,26 @@ def write_column(path: Path, values: Array, dtype: str) -> ColumnInfo:
     writer = ColumnWriter(path, dtype)
     writer.append(values)
     return writer.close()
+
+
+def is_column(path: Path) -> bool:
+    """Whether a file is a column: its first chunk has the checksum that stands behind the values.
+
+    >>> folder = getfixture("tmp_path")
+    >>> _ = write_column(folder / "df", np.arange(3), "u4"), (folder / "notes").write_text("no column")
+    >>> is_column(folder / "df"), is_column(folder / "notes")
+    (True, False)
+    """
+    try:
+        total = path.stat().st_size
+        chunks = -(-total // (CHUNK + 8))
+        with path.open("rb") as file:
+            first = file.read(min(CHUNK, total - 8 * chunks)) if chunks else b""
+            file.seek(total - 8 * chunks)
+            checksum = file.read(8)
+    except (OSError, ValueError):
+        return False
+    return bool(first) and checksum == xxhash.xxh3_64_intdigest(first).to_bytes(8, "little")
 
 
 def smallest_unsigned(largest: int) -> str:
@@ -177,6 +204,15 @@ class Column:
     def __len__(self) -> int:
         return len(self.unchecked)
 
+    @property
+    def is_mapped(self) -> bool:
+        return isinstance(self._data, mmap.mmap)
+
+    def check_size(self) -> None:
+        """That a mapped file is still as long as when it was opened."""
+        if isinstance(self._data, mmap.mmap) and self._data.size() != len(self._data):
+            raise self._corrupt(f"{self._data.size():,} bytes where {len(self._data):,} were written")
+
     def all(self) -> Array:
         """The whole column, checked."""
         return self.slice(0, len(self.unchecked))
@@ -191,6 +227,7 @@ class Column:
         return self.unchecked[start:stop]
 
     def _check(self, first: int, last: int) -> None:
+        self.check_size()
         view = memoryview(self._data)
         for chunk in range(first, last + 1):
             if not self._checked[chunk]:

@@ -288,12 +288,22 @@ class Store:
         self._id_rank = column("id_rank")
         self._frame_ends = column("frame_ends").all()
         self._frame_firsts = column("frame_firsts").all()
+        self._mapped = [each for each in self.columns if each.is_mapped]
         # of a function, not of the method: a store that its own cache refers to would keep its files open
         # until the garbage collector comes by
         self._frame = lru_cache(CACHED_FRAMES)(partial(_read_frame, self._frames, self._frame_ends))
 
     def __len__(self) -> int:
         return len(self._id_ends) - 1
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self._frames, self._id_text, self._id_ends, self._id_order, self._id_rank
+
+    def check_sizes(self) -> None:
+        """That no file was cut short since it was opened: see `tamis.columns`."""
+        for column in self._mapped:
+            column.check_size()
 
     @property
     def id_rank(self) -> Array:
@@ -312,6 +322,7 @@ class Store:
     def ids(self, numbers: Sequence[int] | Array) -> list[str]:
         """The ids of these documents, in this order."""
         chosen = np.asarray(numbers, dtype=np.int64)
+        self.check_sizes()
         ends, text = self._id_ends.all(), self._id_text.all()
         compiled = sys.modules.get("tamis.retrieve.kernel")
         if compiled and len(chosen) > _FEW:
@@ -329,6 +340,7 @@ class Store:
                 f"the id {quoted(identity)} is {type(identity).__name__}, not str", remedy="give a str"
             )
         wanted = identity.encode("utf-8", "surrogatepass")
+        self.check_sizes()
         order, ends, text = self._id_order.all(), self._id_ends.all(), self._id_text.all()
         return find_string(wanted, text, ends, order if len(self._id_rank) else None)
 
@@ -340,6 +352,7 @@ class Store:
             wanted = np.frombuffer(lines, np.uint8)
             line_ends = np.flatnonzero(wanted == ord("\n"))
             if len(line_ends) == len(ids):  # no id has a line end of its own
+                self.check_sizes()
                 columns = (self._id_text.all(), self._id_ends.all(), self._id_order.all())
                 numbers: Array = compiled.find_ids(wanted, line_ends, *columns)
                 return numbers
@@ -363,6 +376,7 @@ class Store:
 def _read_frame(frames: Column, frame_ends: Array, frame: int) -> list[tuple[str, str, str]]:
     """The titles, texts and metadata of a frame's documents."""
     start, stop = int(frame_ends[frame]), int(frame_ends[frame + 1])
+    frames.check_size()
     raw = zstandard.ZstdDecompressor().decompress(frames.slice(start, stop).tobytes())
     (count,) = struct.unpack_from("<I", raw)
     lengths = np.frombuffer(raw, dtype="<u4", count=3 * count, offset=4)

@@ -6,11 +6,12 @@ import errno
 import gzip
 import io
 import os
+import re
 import secrets
 import shutil
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Literal, TextIO, overload
@@ -18,10 +19,12 @@ from typing import IO, Any, BinaryIO, Literal, TextIO, overload
 from tamis.errors import InputError, StorageError, quoted
 
 PathLike = str | os.PathLike[str]
+Check = Callable[[], None]
 
 STDIN = "-"
 BOM = b"\xef\xbb\xbf"
 TEMPORARY = ".tamis-"  # how the name of a file begins that is not yet what it will be called
+TEMPORARY_FILE = re.compile(rf"{re.escape(TEMPORARY)}[0-9a-f]{{16}}\.tmp")
 COMPRESSED_SUFFIXES = (".gz", ".zst")
 
 _BUFFER_BYTES = 1 << 18
@@ -78,15 +81,22 @@ def unreadable(path: PathLike, error: OSError) -> StorageError:
 
 
 @overload
-def atomic_write(path: PathLike, mode: Literal["wb"] = "wb") -> AbstractContextManager[BinaryIO]: ...
+def atomic_write(
+    path: PathLike, mode: Literal["wb"] = "wb", *, check: Check | None = None
+) -> AbstractContextManager[BinaryIO]: ...
 @overload
-def atomic_write(path: PathLike, mode: Literal["w"]) -> AbstractContextManager[TextIO]: ...
-def atomic_write(path: PathLike, mode: Literal["wb", "w"] = "wb") -> AbstractContextManager[IO[Any]]:
+def atomic_write(
+    path: PathLike, mode: Literal["w"], *, check: Check | None = None
+) -> AbstractContextManager[TextIO]: ...
+def atomic_write(
+    path: PathLike, mode: Literal["wb", "w"] = "wb", *, check: Check | None = None
+) -> AbstractContextManager[IO[Any]]:
     """Open `path` for writing so that a reader sees the old file or the whole new one, never a part.
 
     The bytes go to a temporary file in the same folder, are forced to disk, and take the name in one step
     when the block ends; if it ends with an exception the temporary file is removed. A name that ends in
-    `.gz` or `.zst` is compressed. Text is UTF-8 with `\\n` line ends on every system.
+    `.gz` or `.zst` is compressed. Text is UTF-8 with `\\n` line ends on every system. `check` is called just
+    before the file takes its name, and may still refuse by an error.
 
     >>> folder = getfixture("tmp_path")
     >>> with atomic_write(folder / "notes.txt.gz", "w") as stream:
@@ -94,11 +104,11 @@ def atomic_write(path: PathLike, mode: Literal["wb", "w"] = "wb") -> AbstractCon
     >>> read_text(folder / "notes.txt.gz")
     'café'
     """
-    return _atomic_write(Path(path), mode)
+    return _atomic_write(Path(path), mode, check)
 
 
 @contextmanager
-def _atomic_write(path: Path, mode: str) -> Iterator[IO[Any]]:
+def _atomic_write(path: Path, mode: str, check: Check | None) -> Iterator[IO[Any]]:
     target = Path(os.path.realpath(path))  # a symbolic link keeps pointing where it points
     with storage_errors(path):
         if target.is_dir():
@@ -118,6 +128,8 @@ def _atomic_write(path: Path, mode: str) -> Iterator[IO[Any]]:
                 os.fsync(raw.fileno())
             if target.exists():
                 shutil.copymode(target, temporary)
+            if check is not None:
+                check()
             temporary.replace(target)
         except BaseException:
             with suppress(OSError):
@@ -156,6 +168,34 @@ def _encoding(raw: BinaryIO, suffix: str, mode: str) -> Iterator[IO[Any]]:
         if text is not None:
             with suppress(Exception):
                 text.detach()  # or its finaliser would close `raw`
+
+
+def make_folder(folder: PathLike) -> None:
+    """Make a folder, and those above it that are missing, so that a power cut does not take their names away
+    from what is then written into them.
+
+    >>> make_folder(getfixture("tmp_path") / "deep" / "idx")
+    >>> (getfixture("tmp_path") / "deep" / "idx").is_dir()
+    True
+    """
+    path = Path(folder)
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(exist_ok=True)
+        with suppress(PermissionError):  # a folder that may be entered and not listed cannot be synced
+            sync_folder(each.parent)
+    if not missing:
+        path.mkdir(exist_ok=True)  # the error where it is a file
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether a path is a plain file with a name that only `atomic_write` gives, 64 random bits in it: what a
+    kill has left of a file that was being written.
+
+    >>> is_temporary(Path(".tamis-notes"))
+    False
+    """
+    return bool(TEMPORARY_FILE.fullmatch(path.name)) and path.is_file() and not path.is_symlink()
 
 
 def sync_folder(folder: PathLike) -> None:

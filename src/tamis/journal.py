@@ -26,7 +26,7 @@ import xxhash
 from tamis.documents import Query
 from tamis.errors import CorruptError, InputError
 from tamis.files import storage_errors, sync_folder
-from tamis.locks import lock
+from tamis.locks import is_there, lock
 from tamis.ranking import Ranking, ScoreKind, Span
 
 FORMAT = 1
@@ -200,6 +200,24 @@ def count(path: str | Path) -> int:
         return 0 if header is None else sum(1 for _ in _records(file, seed))
 
 
+def remove(path: str | Path) -> None:
+    """Remove a journal of which the run is written. What is no journal stays (`InputError`), and so does one
+    that another process has begun since under the same name (`LockedError`).
+
+    >>> remove(getfixture("tmp_path") / "none.journal")
+    """
+    path = Path(path)
+    if not path.exists():
+        return
+    with _open(path) as file, storage_errors(path):
+        _read_header(file, path)
+        if os.name != "nt":  # where what is open cannot be removed
+            path.unlink()
+            return
+    with storage_errors(path):  # pragma: no cover
+        path.unlink()
+
+
 def _open(path: Path) -> FileIO:
     """The file, locked. Not buffered: what is written is the system's, which outlives us."""
     while True:
@@ -208,19 +226,12 @@ def _open(path: Path) -> FileIO:
             try:
                 lock(file, path)
                 file.seek(0)
-                if _is_there(file, path):
+                if is_there(file, path):
                     return file
             except BaseException:
                 file.close()
                 raise
         file.close()  # whoever held it has finished and removed it, after we had opened it
-
-
-def _is_there(file: FileIO, path: Path) -> bool:
-    try:
-        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
-    except FileNotFoundError:
-        return False
 
 
 def _write(file: FileIO, data: bytes) -> None:
@@ -232,6 +243,8 @@ def _write(file: FileIO, data: bytes) -> None:
 def _read_header(file: FileIO, path: Path) -> tuple[dict[str, Any] | None, int]:
     """What the journal is of, and the seed of its first record; None where it was torn while it was begun."""
     magic = file.read(len(_MAGIC))
+    if magic and not magic.strip(b"\0") and _is_blank(file):
+        return None, 0  # by a power cut
     if not _MAGIC.startswith(magic):
         raise InputError("not a journal of a run", remedy="give another file name", path=path)
     line = file.readline(_LONGEST_HEADER)
@@ -247,6 +260,14 @@ def _read_header(file: FileIO, path: Path) -> tuple[dict[str, Any] | None, int]:
         raise CorruptError(f"the first line of {path} is damaged", remedy=_START_OVER)
     header: dict[str, Any] = json.loads(body)
     return header, seed
+
+
+def _is_blank(file: FileIO) -> bool:
+    """Whether the rest of a file is zeros."""
+    while data := file.read(1 << 20):
+        if data.strip(b"\0"):
+            return False
+    return True
 
 
 def _records(file: FileIO, seed: int) -> Iterator[tuple[bytes, int]]:

@@ -166,7 +166,7 @@ BAD = {
     "bad line": (["index", "bad.jsonl", "-o", "new"], "bad.jsonl, line 2: not JSON"),
     "same id twice": (["index", "twice.jsonl", "-o", "new"], "the document id 'd1' occurs twice"),
     "unknown analyzer": (["index", "corpus.jsonl", "-o", "new", "--analyzer", "klingon"], "'klingon'"),
-    "folder in use": (["index", "corpus.jsonl", "-o", "."], ". is not empty and is not an index"),
+    "folder in use": (["index", "corpus.jsonl", "-o", "."], ". is not empty, and a.run in it is no part of"),
     "index there": (
         ["index", "corpus.jsonl", "-o", "idx"],
         "an index: go on with it (--resume), add to it (--add) or",

@@ -97,7 +97,7 @@ def test_weights_to_int8_and_back(bundled: Path, capsys: Capture) -> None:
     ("arguments", "said"),
     [
         ([], "no folder for the int8 weights: give a new one with -o"),
-        (["-o", "own"], "own: has a config.json already: give a new folder"),
+        (["-o", "own"], "own lies in own, which is read: write it to another folder"),
         (
             ["-o", "new", "--precision", "int8"],
             "--precision is of a graph, --weights writes none: give one of them",

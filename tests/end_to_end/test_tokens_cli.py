@@ -14,8 +14,8 @@ from tamis.cli import main
 from tamis.cli import tokens as command
 from tamis.infer.cross_encoder import BUNDLED, bundled_models, bundled_tokenizer
 from tamis.infer.tokens import TokenStore
+from tamis.locks import folder_lock
 from tamis.models.tokenizer import Tokenizer
-from tamis.retrieve.manifest import writer_lock
 from tests.end_to_end.served import serving
 
 TEXTS = {f"d{n}": f"A sieve of {n} holes, and the soup of day {n * 7}." for n in range(12)}
@@ -100,7 +100,7 @@ def test_who_asked_for_them_hears_that_they_could_not_be_made(
     idx: Path, some: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["index", some, "-o", str(idx), "--no-tokens"]) == 0
-    with writer_lock(idx / "tokens"):
+    with folder_lock(idx / "tokens"):
         capsys.readouterr()
         again = ["index", some, "-o", str(idx), "--add", "--on-duplicate", "skip"]
         assert main(again) == 0

@@ -12,6 +12,7 @@ import xxhash
 
 from tamis import Document, Index
 from tamis.errors import CorruptError, InputError, StorageError, TamisError, UnknownDocumentError
+from tamis.markers import mark
 from tamis.retrieve.dependence import SDM
 from tamis.retrieve.index import create
 from tamis.retrieve.score import BM25, QueryLikelihood, TfIdf
@@ -403,7 +404,7 @@ def test_a_folder_that_is_no_index(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds no index: make one with `tamis index") as error:
         Index.open(tmp_path)
     assert_one_line(error)
-    with pytest.raises(InputError, match="is not empty and is not an index"):
+    with pytest.raises(InputError, match=r"is not empty, and notes\.txt in it is no part of an index"):
         Index.build(DOCUMENTS, tmp_path, overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
@@ -429,9 +430,10 @@ def test_an_interrupted_build_is_no_index_and_can_be_built_again(tmp_path: Path)
     """What a process killed while it wrote its first manifest leaves behind."""
     folder = tmp_path / "idx"
     (folder / "segments/00000001-abcdef01").mkdir(parents=True)
+    mark(folder / "segments/00000001-abcdef01")
     (folder / "segments/00000001-abcdef01/store.frames").write_bytes(b"half")
     (folder / "lock").touch()
-    (folder / ".tamis-0123456789abcdef.tmp").write_text("half a manifest")
+    (folder / ".tamis-0123456789abcdef.tmp").write_text(f'{"0" * 32}\n{{\n "format": 1,\n "iden')
     with pytest.raises(InputError, match="holds no index"):
         Index.open(folder)
     index = Index.build(DOCUMENTS, folder)

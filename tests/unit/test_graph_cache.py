@@ -54,6 +54,15 @@ def test_old_ones_go(folder: Path) -> None:
     assert len(left) == MOST and "last" in left and not left & {"0", "1", "2", "3"}
 
 
+def test_graphs_of_others_stay(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "mine.graph").write_text("nodes and edges")
+    os.utime(folder / "mine.graph", (0, 0))
+    for number in range(MOST + 3):
+        kept_graph(f"{number}", lambda: b"graph")
+    assert (folder / "mine.graph").read_text() == "nodes and edges"
+
+
 @pytest.mark.parametrize("model", [each for each in bundled_models() if each != "duo"])
 def test_scores_are_the_same_from_the_cache(
     model: str, folder: Path, monkeypatch: pytest.MonkeyPatch

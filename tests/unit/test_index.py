@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import shutil
 from concurrent.futures import ProcessPoolExecutor
 from copy import copy
 from multiprocessing import get_context
@@ -254,10 +255,13 @@ def test_overwriting_that_fails_leaves_the_old_index(tmp_path: Path) -> None:
 
 def test_a_corrupt_index_can_be_overwritten(tmp_path: Path) -> None:
     Index.build(random_documents(5), tmp_path / "idx")
-    (tmp_path / "idx/manifest.json").write_text("damaged")
-    index = Index.build(random_documents(3), tmp_path / "idx", overwrite=True)
-    assert_same(index, random_documents(3), tmp_path / "fresh")
-    assert len(list((tmp_path / "idx/segments").iterdir())) == 1
+    manifest = tmp_path / "idx/manifest.json"
+    for damaged in (manifest.read_bytes()[:-1] + b"!", b"", bytes(100)):
+        manifest.write_bytes(damaged)
+        index = Index.build(random_documents(3), tmp_path / "idx", overwrite=True)
+        assert_same(index, random_documents(3), tmp_path / "fresh")
+        assert len(list((tmp_path / "idx/segments").iterdir())) == 1
+        shutil.rmtree(tmp_path / "fresh")
 
 
 def test_an_existing_index_is_not_overwritten_unasked(tmp_path: Path) -> None:

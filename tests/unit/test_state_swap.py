@@ -11,12 +11,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'tamis[torch]'")
 
-from tamis.errors import StorageError  # noqa: E402
+from tamis.errors import InputError, StorageError  # noqa: E402
 from tamis.files import TEMPORARY  # noqa: E402
+from tamis.markers import mark  # noqa: E402
 from tamis.models.checkpoint import load_checkpoint  # noqa: E402
 from tamis.models.long_checkpoint import LongCheckpoint, begin, load_long, save_long  # noqa: E402
 from tamis.models.long_plan import LongDoc  # noqa: E402
-from tamis.train.state import BEST, LAST, clear_remains  # noqa: E402
+from tamis.train.state import BEST, LAST, clear_remains, require_new  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -51,6 +52,8 @@ def test_what_lies_between_two_renames_gets_its_name_back(
     saved(model, tmp_path / f"{TEMPORARY}{name}-0123-old", OLD)
     if left == "both":
         saved(model, tmp_path / f"{TEMPORARY}{name}-0123", NEW)
+    for folder in tmp_path.iterdir():
+        mark(folder)
     clear_remains(tmp_path)
     assert held(tmp_path / name) == wanted and not other.exists()
     assert not list(tmp_path.glob(f"{TEMPORARY}*"))
@@ -59,11 +62,38 @@ def test_what_lies_between_two_renames_gets_its_name_back(
 def test_what_is_not_whole_gets_no_name(model: LongCheckpoint, tmp_path: Path) -> None:
     """A first model that is half written; and beside one that has its name, what it has replaced."""
     (tmp_path / f"{TEMPORARY}{LAST}-0123").mkdir()
+    mark(tmp_path / f"{TEMPORARY}{LAST}-0123")
     saved(model, tmp_path / BEST, NEW)
     saved(model, tmp_path / f"{TEMPORARY}{BEST}-4567-old", OLD)
+    mark(tmp_path / f"{TEMPORARY}{BEST}-4567-old")
     clear_remains(tmp_path)
     assert held(tmp_path / BEST) == NEW
     assert [path.name for path in tmp_path.iterdir()] == [BEST]
+
+
+def test_files_of_others_beside_and_in_a_model_stay(model: LongCheckpoint, tmp_path: Path) -> None:
+    saved(model, tmp_path / BEST, OLD)
+    mine = [
+        tmp_path / BEST / "notes.txt",
+        tmp_path / f"{TEMPORARY}notes",
+        tmp_path / f"{TEMPORARY}best-x" / "a",
+    ]
+    for path in mine:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("mine")
+    saved(model, tmp_path / BEST, NEW)
+    clear_remains(tmp_path)
+    assert held(tmp_path / BEST) == NEW
+    assert [path.read_text() for path in mine] == ["mine"] * 3
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "best/config.json"])
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_folder_of_others_is_not_trained_into(tmp_path: Path, name: str, resume: bool) -> None:
+    (tmp_path / "best").mkdir() if "/" in name else None
+    (tmp_path / name).write_text('{"event": "mine"}\n{"event": "mine"}\n')
+    with pytest.raises(InputError, match="another folder"):
+        require_new(tmp_path, resume)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

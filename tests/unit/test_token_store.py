@@ -19,9 +19,9 @@ from tamis import Document, Index, Query, Ranking, columns
 from tamis.errors import CorruptError, InputError, LockedError, UnknownDocumentError
 from tamis.infer import tokens
 from tamis.infer.tokens import TokenStore, build_tokens, texts_of, untokenised
+from tamis.locks import folder_lock
 from tamis.models.templates import Tokenised
 from tamis.models.tokenizer import Tokenizer
-from tamis.retrieve.manifest import writer_lock
 
 WORDS = ["the", "city", "river", "film", "of", "band", "which", "was", "born", "actor", "county", "song"]
 
@@ -460,7 +460,7 @@ def test_a_killed_build_goes_on_where_it_stopped(index: Index, tokenizer: Tokeni
 
 
 def test_one_builds_at_a_time(index: Index, tokenizer: Tokenizer) -> None:
-    with writer_lock(index.path / "tokens"), pytest.raises(LockedError, match="another process is writing"):
+    with folder_lock(index.path / "tokens"), pytest.raises(LockedError, match="another process is writing"):
         build_tokens(index, tokenizer)
     assert agrees(build_tokens(index, tokenizer))
 

@@ -165,8 +165,8 @@ def test_a_folder_that_cannot_be_made_is_found_before_the_data_are_read(tmp_path
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file", tmp_path / "file" / "deep" / "out"):
         with pytest.raises(InputError, match="file is a file: give a folder"):
-            check_out(out)
-    check_out(tmp_path / "new" / "out")
+            check_out(out, Path("monobert"))
+    check_out(tmp_path / "new" / "out", Path("monobert"))
     assert not (tmp_path / "new").exists()
 
 
@@ -175,6 +175,6 @@ def test_nor_one_in_a_folder_that_may_not_be_written_to(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     try:
         with pytest.raises(StorageError, match=r"cannot write .*out"):
-            check_out(tmp_path / "out")
+            check_out(tmp_path / "out", Path("monobert"))
     finally:
         tmp_path.chmod(0o700)

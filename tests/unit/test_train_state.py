@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch", reason="needs torch: pip install 'tamis[tor
 
 from tamis.errors import CorruptError, InputError  # noqa: E402
 from tamis.files import TEMPORARY  # noqa: E402
+from tamis.markers import mark  # noqa: E402
 from tamis.train.fit import Part, fit  # noqa: E402
 from tamis.train.recipe import Optimiser, Run  # noqa: E402
 from tamis.train.state import BEST, LAST, STATE, require_new  # noqa: E402
@@ -76,11 +77,13 @@ def test_what_is_said_of_a_damaged_state_can_be_done(content: bytes, tmp_path: P
 def test_what_a_kill_left_half_written_is_deleted(tmp_path: Path) -> None:
     """A kill while the state is written leaves as much as three models, under a name that nobody sees."""
     fitted(tmp_path)
-    remains = [tmp_path / STATE.parent / f"{TEMPORARY}1.tmp", tmp_path / BEST / f"{TEMPORARY}2.tmp"]
-    for path in remains:
+    name = f"{TEMPORARY}0123456789abcdef.tmp"
+    for path in (tmp_path / STATE.parent / name, tmp_path / BEST / name):
         path.write_bytes(b"half")
-    (tmp_path / f"{TEMPORARY}3").mkdir()  # of a model that is written as a folder
-    (tmp_path / f"{TEMPORARY}3" / "weight").write_bytes(b"half")
+    half = tmp_path / f"{TEMPORARY}{BEST}-0123456789abcdef"  # of a model that is written as a folder
+    half.mkdir()
+    mark(half)
+    (half / "model.safetensors").write_bytes(b"half")
     fitted(tmp_path, resume=True)
     assert not list(tmp_path.rglob(f"{TEMPORARY}*"))
     assert (tmp_path / STATE).exists() and (tmp_path / BEST / "weight").exists()

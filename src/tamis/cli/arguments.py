@@ -71,22 +71,3 @@ def check_standard_input(*files: str | None) -> None:
     """
     if files.count(STDIN) > 1:
         raise InputError("only one thing can come from the standard input", remedy="give files for the rest")
-
-
-def check_output(output: Path | None, *given: str | None) -> None:
-    """Refuse to write a file in the place of one that is read, or a file called `-`.
-
-    >>> check_output(Path("new.run"), "old.run", "-", None)
-    >>> check_output(Path("-"))
-    Traceback (most recent call last):
-    tamis.errors.InputError: '-' is the standard input, which cannot be written: give the name of a file
-    """
-    if output is None:
-        return
-    if str(output) == STDIN:
-        problem = f"{STDIN!r} is the standard input, which cannot be written"
-        raise InputError(problem, remedy="give the name of a file")
-    for path in given:
-        if path not in (None, STDIN) and output.is_file() and Path(path).is_file() and output.samefile(path):
-            remedy = "give another name to what is written"
-            raise InputError(f"{output} is read, and would be overwritten", remedy=remedy)

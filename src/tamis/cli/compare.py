@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from tamis.cli.arguments import ArgumentParser, check_output, check_standard_input, json_argument
+from tamis.cli.arguments import ArgumentParser, check_standard_input, json_argument
 from tamis.cli.console import PLAIN_WIDTH, doing, note, print_table, stdout
 from tamis.cli.eval import relevant_judgments
+from tamis.cli.outputs import check_output
 from tamis.errors import InputError
 from tamis.evaluate.compare import Comparison, Family, compare
 from tamis.evaluate.measures import DEFAULT_MEASURES

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from tamis.cli.arguments import ArgumentParser
 from tamis.cli.console import counted, doing, duration, print_table, printable, size, size_on_disk, stdout
 from tamis.cli.eval import table
+from tamis.cli.outputs import check_output
 from tamis.cli.search import print_ranking, timed
 from tamis.cli.tokens import keep_tokens
 from tamis.documents import Query
@@ -42,6 +43,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def main(keep: Path | None) -> None:
     """Index the bundled collection, search it, evaluate it."""
+    check_output(keep)
     if keep is not None and keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
         raise InputError(f"{keep} is not an empty folder", remedy="choose another")
     console = stdout()

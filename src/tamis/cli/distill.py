@@ -22,7 +22,7 @@ def main(recipe: Path, out: Path, resume: bool, device: Device, json: bool) -> N
     from tamis.train.distill_recipe import read_distill_recipe
 
     plan = read_distill_recipe(recipe)
-    check_out(out)
+    check_out(out, recipe)
     from tamis.train.distilling import distill
 
     with resumable(out, resume):

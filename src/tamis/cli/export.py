@@ -12,9 +12,10 @@ import numpy as np
 
 from tamis.cli.arguments import ArgumentParser, json_argument
 from tamis.cli.console import counted, doing, print_json, size
+from tamis.cli.outputs import check_output
 from tamis.columns import Array
 from tamis.errors import InputError
-from tamis.files import storage_errors
+from tamis.files import make_folder, storage_errors
 from tamis.formats import read_corpus, read_queries
 from tamis.infer.cross_encoder import BUNDLED, CrossEncoder, bundled_folder, load_bundled
 from tamis.infer.onnx_backend import export
@@ -62,6 +63,7 @@ def main(
     The comparison is over a few texts of the bundled collection: a check that nothing is broken, not an
     evaluation.
     """
+    check_output(output, None if weights is None else model)  # a graph may go beside the weights
     if weights is None:
         made, lines = _graph(model, output, precision or "int8", revision)
     elif precision is not None:
@@ -84,7 +86,7 @@ def _graph(
         _check_not_bundled(checkpoint, precision)
     else:
         with storage_errors(output):
-            output.mkdir(parents=True, exist_ok=True)
+            make_folder(output)
     with doing("Writing the graph"):
         path = export(checkpoint, precision, output)
     made: dict[str, Any] = {

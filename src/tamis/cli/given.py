@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import get_args
 
-from tamis.cli.arguments import ArgumentParser, check_output, check_standard_input
+from tamis.cli.arguments import ArgumentParser, check_standard_input
 from tamis.cli.console import counted, warn
 from tamis.cli.rerank import texts_of_run
 from tamis.documents import Query
@@ -41,9 +40,8 @@ def check_given(
     run: str | None,
     corpus: Sequence[str] | None,
     inputs: Sequence[str],
-    output: Path | None,
 ) -> None:
-    """Refuse what are not one kind of candidates, and files that are two things at once."""
+    """Refuse what are not one kind of candidates."""
     if (index is None) == (run is None):
         raise InputError(
             "no candidates" if index is None else "an index and a run",
@@ -52,7 +50,6 @@ def check_given(
     if (run is None) != (corpus is None):
         raise InputError("a run without its corpus" if run else "a corpus without a run", remedy="give both")
     check_standard_input(*inputs, run, *(corpus or []))
-    check_output(output, *inputs, run, *(corpus or []))
 
 
 def given_run(

@@ -23,6 +23,7 @@ from tamis.cli.console import (
     size_on_disk,
     warn,
 )
+from tamis.cli.outputs import check_output
 from tamis.cli.tokens import keep_tokens, tokens_argument
 from tamis.corpus import DuplicateIdError
 from tamis.documents import Document
@@ -133,6 +134,7 @@ def main(
 ) -> None:
     """Index documents: into a new folder, or with --add into an index that is there."""
     started = time.perf_counter()
+    check_output(output, *corpus, within=False)
     skipped = SkipReport() if skip_bad else None
     # checks the paths, before anything is written
     documents = read_corpus(*corpus, format=format, skipped=skipped)

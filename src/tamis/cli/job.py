@@ -11,11 +11,12 @@ from typing import Any, get_args
 from tamis.cli.arguments import ArgumentParser, json_argument, runtime_arguments
 from tamis.cli.console import counted, doing, duration, note, print_json, progress, warn
 from tamis.documents import Query
-from tamis.errors import InputError
+from tamis.errors import InputError, TamisError
 from tamis.files import atomic_write
 from tamis.formats import TopicField
 from tamis.formats.lines import check_columns
 from tamis.journal import count
+from tamis.journal import remove as remove_journal
 from tamis.plan import rerankers, work_done
 from tamis.ranking import Run
 from tamis.stage import Stage
@@ -143,6 +144,6 @@ def _say(manifest: Mapping[str, Any], stage: Stage, output: Path) -> None:
 
 def _remove(journal: Path) -> None:
     try:
-        journal.unlink(missing_ok=True)
-    except OSError as error:  # the run is written, so this is no failure
-        warn(f"{journal} is no longer needed and cannot be deleted ({error.strerror})")
+        remove_journal(journal)
+    except TamisError as error:  # the run is written, so this is no failure
+        warn(f"{journal} is no longer needed and is not deleted ({error.problem})")

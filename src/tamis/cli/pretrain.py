@@ -22,7 +22,7 @@ def main(recipe: Path, out: Path, resume: bool, device: Device, json: bool) -> N
     from tamis.train.pretrain_recipe import read_pretrain_recipe
 
     plan = read_pretrain_recipe(recipe)
-    check_out(out)
+    check_out(out, recipe)
     from tamis.train.pretraining import pretrain
 
     with resumable(out, resume):

@@ -8,10 +8,11 @@ from typing import get_args
 
 import numpy as np
 
-from tamis.cli.arguments import ArgumentParser, at_least_one, check_output, check_standard_input
+from tamis.cli.arguments import ArgumentParser, at_least_one, check_standard_input
 from tamis.cli.console import counted, doing, prepare_kernel
 from tamis.cli.dry_run import dry_run as print_plan
 from tamis.cli.job import finish, job_arguments, journal_of, ranked
+from tamis.cli.outputs import check_cache, check_run_output, named_in
 from tamis.errors import ExpressionError, InputError
 from tamis.expression import Node, calls, parse
 from tamis.formats import CorpusFormat, TopicField, read_candidates, read_corpus, read_queries
@@ -79,7 +80,9 @@ def main(
     """
     check_column(tag, "tag")
     check_standard_input(run, *(corpus or []), queries)
-    check_output(output, run, *(corpus or []), queries)
+    reads = (run, *(corpus or []), queries, *named_in(pipeline))
+    check_run_output(output, *reads)
+    check_cache(cache, *reads)
     check_reranks(parse(pipeline))
     # a dry run writes nothing, not even scores
     stage = build(pipeline, runtime=Runtime(device, precision, workers, None if dry_run else cache))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tamis.cli.arguments import ArgumentParser, at_least_one, check_output, pipeline_argument
+from tamis.cli.arguments import ArgumentParser, at_least_one, pipeline_argument
 from tamis.cli.job import finish, job_arguments, journal_of, ranked
+from tamis.cli.outputs import check_cache, check_run_output, named_in
 from tamis.errors import InputError
 from tamis.expression import parse
 from tamis.formats import TopicField, read_queries
@@ -49,7 +50,9 @@ def main(
     A run that was killed goes on with the same command and --resume.
     """
     check_column(tag, "tag")
-    check_output(output, queries)
+    reads = (queries, str(index), *named_in(pipeline))
+    check_run_output(output, *reads)
+    check_cache(cache, *reads)
     wanted = read_queries(queries, field=field)
     if not wanted:
         raise InputError("no query in it", remedy="check the file and its format", path=queries)

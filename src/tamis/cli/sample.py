@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tamis.cli.arguments import ArgumentParser, check_output, check_standard_input
+from tamis.cli.arguments import ArgumentParser, check_standard_input
 from tamis.cli.console import counted
+from tamis.cli.outputs import check_output
 from tamis.errors import InputError
 from tamis.evaluate.sampling import sample_judgments
 from tamis.formats import read_qrels, read_queries, write_qrels

@@ -18,6 +18,7 @@ from tamis.cli.arguments import (
     runtime_arguments,
 )
 from tamis.cli.console import counted, doing, duration, note, print_json, printable, stdout
+from tamis.cli.outputs import check_cache, named_in
 from tamis.cli.snippet import Piece, highlight, snippet
 from tamis.defaults import INTERACTIVE
 from tamis.documents import Query
@@ -73,6 +74,7 @@ def main(
     text = " ".join(query).strip()
     if not text:
         raise InputError("the query is empty", remedy="give at least one word")
+    check_cache(cache, str(index), *named_in(pipeline))
     opened = Index.open(index)
     check_searches(parse(pipeline))
     stage = opened.pipeline(pipeline, Runtime(device, precision, workers, cache))

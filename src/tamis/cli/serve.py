@@ -11,11 +11,11 @@ from tamis.cli.access import KEY, access_arguments, access_of, certificate_of, r
 from tamis.cli.arguments import (
     ArgumentParser,
     at_least_one,
-    check_output,
     pipeline_argument,
     runtime_arguments,
 )
 from tamis.cli.console import counted, note, warn
+from tamis.cli.outputs import check_cache, check_output, named_in
 from tamis.defaults import INTERACTIVE
 from tamis.errors import MissingDependencyError
 from tamis.files import STDIN
@@ -111,8 +111,9 @@ def main(
     """Serve an index over HTTP: a page for people, JSON for programs."""
     limits = Limits(deadline, queue, max_candidates, max_inferences, max_body)
     if access_log is not None and access_log != STDIN:  # to a server, - is the standard output
-        read = (api_key_file, keys, tls_cert, tls_key, examples)
-        check_output(Path(access_log), *(None if path is None else str(path) for path in read))
+        read = (index, api_key_file, keys, tls_cert, tls_key, examples, *model, *named_in(pipeline))
+        check_output(Path(access_log), *read)
+    check_cache(cache, str(index), *model, *named_in(pipeline))
     opened = Index.open(index)
     try:
         from tamis.serve.run import serve

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, get_args
 from tamis.cli.arguments import ArgumentParser, at_least_one, json_argument, runtime_arguments
 from tamis.cli.console import counted, print_json, print_table, printable, progress, stdout, warn
 from tamis.cli.given import check_given, given_arguments, given_run, index_argument
+from tamis.cli.outputs import check_cache, check_output, named_in
 from tamis.cli.rerank import check_reranks
 from tamis.errors import InputError
 from tamis.evaluate.budget import Budget, frontier
@@ -128,7 +129,11 @@ def main(
     values = parse_grid(grid)
     check_holes(pipeline, values)
     limit = None if budget is None else Budget.parse(budget)
-    check_given(index, run, corpus, [queries, qrels], output)
+    check_given(index, run, corpus, [queries, qrels])
+    reads = (queries, qrels, index, run, *(corpus or []), *named_in(pipeline, values))
+    for written in (output, plots):
+        check_output(written, *reads)
+    check_cache(cache, *reads)
     _check(output, timed)
     if lines is not None and lines not in values:
         raise InputError(f"the grid has no {lines} to tell apart", remedy=f"use {', '.join(values)}")

@@ -31,7 +31,7 @@ def main(recipe: Path, out: Path, resume: bool, device: Device, json: bool) -> N
     else:
         plan = read_long_recipe(recipe) if is_long_recipe(recipe) else read_recipe(recipe)
     measure = plan.dev.measure if plan.dev else ""
-    check_out(out)
+    check_out(out, recipe)
     with resumable(out, resume):
         if plan.folds is not None:
             from tamis.train.folds import train_folds

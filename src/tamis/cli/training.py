@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from tamis.cli.arguments import ArgumentParser, json_argument
 from tamis.cli.console import LOG_EVERY, counted, duration, note, print_json, progress, warn
+from tamis.cli.outputs import check_output, strings_in
 from tamis.errors import InputError, MissingDependencyError
 from tamis.files import storage_errors
 from tamis.infer.runtime import Device
@@ -43,8 +44,15 @@ def training_arguments(parser: ArgumentParser) -> None:
     json_argument(parser)
 
 
-def check_out(out: Path) -> None:
-    """Before torch is loaded: a folder can be made, and torch is there."""
+def check_out(out: Path, recipe: Path) -> None:
+    """Before torch is loaded: a folder can be made in which nothing is that the recipe reads, and torch is
+    there."""
+    from tamis.train.bases import read_tables
+
+    paths = list(strings_in(read_tables(recipe)))
+    reads = [str(recipe), *paths, *(str(recipe.parent / path) for path in paths)]
+    for folder in (out, out / "best", out / "last"):
+        check_output(folder, *reads)
     there = next(each for each in (out, *out.absolute().parents) if each.exists())
     if not there.is_dir():
         raise InputError(f"{there} is a file", remedy="give a folder")

@@ -10,13 +10,13 @@ from pathlib import Path
 from tamis.cli.arguments import (
     ArgumentParser,
     at_least_one,
-    check_output,
     json_argument,
     runtime_arguments,
 )
 from tamis.cli.console import counted, print_json, print_table, printable, progress, stdout, warn
 from tamis.cli.given import check_given, given_arguments, given_run, index_argument
 from tamis.cli.job import run_arguments
+from tamis.cli.outputs import check_cache, check_output, check_run_output, named_in
 from tamis.cli.rerank import check_reranks
 from tamis.errors import InputError
 from tamis.evaluate.folds import Fold, make_folds, read_folds, write_folds
@@ -106,8 +106,12 @@ def main(
     parse_measures([measure])
     values = parse_grid(grid)
     check_holes(pipeline, values)
-    check_given(index, run, corpus, [queries, qrels, *(fold_file or [])], output)
-    check_output(save_folds, queries, qrels, run, *(corpus or []))
+    inputs = [queries, qrels, *(fold_file or [])]
+    check_given(index, run, corpus, inputs)
+    reads = (*inputs, index, run, *(corpus or []), *named_in(pipeline, values))
+    check_run_output(output, *reads)
+    check_output(save_folds, *reads)
+    check_cache(cache, *reads)
     if output.is_dir():
         raise InputError(f"{output} is a folder", remedy="give the name of a file")
     wanted = read_queries(queries, field=field)

@@ -144,6 +144,21 @@ def files_left_out(folder: Path, format: CorpusFormat | None = None) -> list[Pat
     return sorted(set(files) - {Path(source.path) for source in _folder_sources(folder, None)})
 
 
+def files_read(folder: Path) -> list[Path]:
+    """The files of a folder that `read_corpus` may read.
+
+    >>> folder = getfixture("tmp_path")
+    >>> for name in ("a.txt", "b.run"):
+    ...     (folder / name).touch()
+    >>> [path.name for path in files_read(folder)]
+    ['a.txt']
+    """
+    if (corpus := _beir_corpus(folder, None)) is not None:
+        return [corpus]
+    files = _visible_files(folder)
+    return [path for path in files if _suffix(path) in FOLDER_SUFFIXES] or files
+
+
 def is_special(path: Path) -> bool:
     """Whether a file in a folder is no regular one, but a pipe, a socket or a device.
 

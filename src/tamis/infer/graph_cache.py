@@ -46,9 +46,8 @@ def kept_graph(key: str, make: Callable[[], bytes]) -> bytes:
     path = folder / f"{key}.graph"
     with suppress(OSError):
         content = path.read_bytes()
-        graph = content[_DIGEST:]
-        if content[:_DIGEST] == xxhash.xxh3_128_digest(graph):
-            return graph
+        if _is_whole(content):
+            return content[_DIGEST:]
     graph = make()
     with suppress(OSError, StorageError):
         folder.mkdir(parents=True, exist_ok=True)
@@ -56,5 +55,11 @@ def kept_graph(key: str, make: Callable[[], bytes]) -> bytes:
             file.write(xxhash.xxh3_128_digest(graph) + graph)
         newest = sorted(folder.glob("*.graph"), key=lambda each: -each.stat().st_mtime)
         for old in newest[MOST:]:
-            old.unlink(missing_ok=True)
+            if old.is_file() and _is_whole(old.read_bytes()):  # or it is somebody else's
+                old.unlink(missing_ok=True)
     return graph
+
+
+def _is_whole(content: bytes) -> bool:
+    """Whether a file's content is a graph that was kept: its digest, and the graph."""
+    return content[:_DIGEST] == xxhash.xxh3_128_digest(content[_DIGEST:])

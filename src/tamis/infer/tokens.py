@@ -18,9 +18,8 @@ from __future__ import annotations
 
 import json
 import secrets
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -29,15 +28,18 @@ import numpy as np
 import xxhash
 
 from tamis.columns import CHUNK, Array, Column, ColumnInfo, ColumnWriter, smallest_unsigned, write_column
-from tamis.errors import CorruptError, InputError, UnknownDocumentError
-from tamis.files import TEMPORARY, atomic_write, storage_errors, sync_folder, unreadable
+from tamis.errors import CorruptError, InputError, StorageError, UnknownDocumentError
+from tamis.files import TEMPORARY, atomic_write, make_folder, storage_errors, sync_folder, unreadable
+from tamis.locks import FolderLock, folder_lock
+from tamis.markers import is_marked, mark, remove_marked
 from tamis.models.templates import COUNTED, Tokenised
 from tamis.models.tokenizer import Tokenizer
 from tamis.ranking import Ranking
 from tamis.retrieve.compiled import numba_installed
 from tamis.retrieve.index import Index
-from tamis.retrieve.manifest import Manifest, writer_lock
+from tamis.retrieve.manifest import Manifest
 from tamis.retrieve.postings import ranges
+from tamis.retrieve.remains import has_tokens, is_begun, is_tokens_file
 from tamis.retrieve.segment import Segment
 
 FORMAT = 2
@@ -166,7 +168,7 @@ def build_tokens(
     if not 1 <= limit <= COUNTED:
         raise InputError(f"cannot keep {limit} tokens a document", remedy=f"use 1 to {COUNTED}")
     folder = index.path / "tokens" / tokenizer.fingerprint
-    with writer_lock(index.path / "tokens"):
+    with folder_lock(index.path / "tokens") as lock:
         _remove(index.path.glob(f"tokens/*/{TEMPORARY}*"))
         lacking = [segment for segment in index.segments if not _is_whole(folder, segment, limit)]
         there = sum(map(len, index.segments)) - sum(map(len, lacking))
@@ -175,7 +177,7 @@ def build_tokens(
         if lacking:
             known = _Known(folder, limit)
             for segment in lacking:
-                _write(folder, segment, tokenizer, limit, known, progress)
+                _write(folder, segment, tokenizer, limit, known, lock, progress)
                 _OPENED.pop(segment, None)
         _remove_unneeded(index)
     return TokenStore(index, tokenizer, limit=limit)
@@ -269,6 +271,8 @@ class _SegmentTokens:
 
     def texts(self, numbers: Array, limit: int) -> Tokenised:
         with _rebuild_if_corrupt(self._folder):
+            for column in (self._ids, self._ends, self._lengths):
+                column.check_size()
             ends, lengths = self._ends.all(), self._lengths.all()
             starts = ends[numbers].astype(np.int64)
             counts = np.minimum(ends[numbers + 1].astype(np.int64) - starts, limit)
@@ -386,18 +390,25 @@ def _write(
     tokenizer: Tokenizer,
     limit: int,
     known: _Known,
+    lock: FolderLock,
     progress: Callable[[int], object] | None,
 ) -> None:
     """Tokenise a segment's documents into a folder that takes its name when it is whole."""
-    new = folder / f"{TEMPORARY}{secrets.token_hex(8)}"
+    path, new = folder / segment.info.name, folder / f"{TEMPORARY}{secrets.token_hex(8)}"
+    if path.exists() and not has_tokens(path):
+        problem = f"{path} holds no tokens, and its name is needed for some"
+        raise StorageError(problem, remedy="move it elsewhere")
     with storage_errors(new):
-        new.mkdir(parents=True)
+        make_folder(folder)
+        new.mkdir()
+        mark(new, new.name, path.name)
         try:
             columns = _write_columns(new, segment, tokenizer, known, progress)
             _Description(_texts_digest(segment), limit, columns).write(new / "tokens.json")
-            _replace(folder / segment.info.name, new)
+            lock.check()
+            _replace(path, new)
         except BaseException:
-            shutil.rmtree(new, ignore_errors=True)
+            remove_marked(new, is_tokens_file)
             raise
 
 
@@ -434,12 +445,14 @@ def _write_columns(
 
 def _replace(path: Path, new: Path) -> None:
     """Give a finished folder its name; a reader sees the old one whole, none, or the new one whole."""
+    old = new.with_name(f"{new.name}-old")
     sync_folder(new)
     if path.exists():
-        path.rename(new.with_name(f"{new.name}-old"))
+        mark(path, path.name, old.name)  # it may have none, or one that does not know its next name
+        path.rename(old)
     new.rename(path)
     sync_folder(path.parent)
-    shutil.rmtree(new.with_name(f"{new.name}-old"), ignore_errors=True)
+    remove_marked(old, is_tokens_file)
 
 
 def _remove_unneeded(index: Index) -> None:
@@ -452,4 +465,7 @@ def _remove_unneeded(index: Index) -> None:
 
 def _remove(folders: Iterable[Path]) -> None:
     for folder in list(folders):
-        shutil.rmtree(folder, ignore_errors=True)
+        if has_tokens(folder) and not is_marked(folder):
+            with suppress(OSError):
+                mark(folder)
+        remove_marked(folder, is_tokens_file, empty_too=is_begun(folder))

@@ -19,7 +19,7 @@ import xxhash
 
 from tamis.columns import Array
 from tamis.errors import InputError
-from tamis.files import atomic_write, is_there, storage_errors, unreadable
+from tamis.files import atomic_write, is_there, make_folder, storage_errors, unreadable
 from tamis.models.config import EncoderConfig, parse_config, read_raw_config, write_config
 from tamis.models.names import Shape, canonical_name, hugging_face_names, is_unused, shapes
 from tamis.models.quantise import int8_matrices
@@ -38,7 +38,7 @@ SHARDS = "model.safetensors.index.json"
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 
-_FILES_OF_A_MODEL = (CONFIG, "model*.safetensors", SHARDS, TOKENIZER, TOKENIZER_CONFIG, "model.*.onnx")
+FILES_OF_A_MODEL = (CONFIG, "model*.safetensors", SHARDS, TOKENIZER, TOKENIZER_CONFIG, "model.*.onnx")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 _NAMED = 3  # how many tensors an error names
 _INITIAL_DEVIATION = 0.02  # BERT's initializer_range
@@ -121,12 +121,12 @@ def save_checkpoint(
     """
     folder = Path(folder)
     with storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     config = checkpoint.config
     _write_json(folder / CONFIG, write_config(checkpoint.raw_config, config, dtype))
-    _copy(checkpoint.folder / TOKENIZER, folder / TOKENIZER)
+    copy_file(checkpoint.folder / TOKENIZER, folder / TOKENIZER)
     if (checkpoint.folder / TOKENIZER_CONFIG).exists():
-        _copy(checkpoint.folder / TOKENIZER_CONFIG, folder / TOKENIZER_CONFIG)
+        copy_file(checkpoint.folder / TOKENIZER_CONFIG, folder / TOKENIZER_CONFIG)
     else:
         _write_json(folder / TOKENIZER_CONFIG, _tokenizer_config(checkpoint))
     read = checkpoint.tensors.__getitem__
@@ -222,7 +222,7 @@ def _downloaded(name: str, revision: str | None) -> Path:
 
     label = f"{name} (revision {revision})" if revision else name
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(_FILES_OF_A_MODEL)))
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(FILES_OF_A_MODEL)))
     except hub.HFValidationError:
         problem, remedy = f"no folder {name}, and no hub name either", "check the path"
     except hub.GatedRepoError:
@@ -406,7 +406,7 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
         file.write(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
-def _copy(source: Path, target: Path) -> None:
+def copy_file(source: Path, target: Path) -> None:
     try:
         content = source.read_bytes()
     except OSError as error:

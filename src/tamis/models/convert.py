@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from tamis.errors import InputError
-from tamis.files import storage_errors
-from tamis.models.checkpoint import CONFIG, WEIGHTS, Checkpoint, save_checkpoint, stored_beside
+from tamis.files import make_folder, storage_errors
+from tamis.models.checkpoint import (
+    CONFIG,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    WEIGHTS,
+    Checkpoint,
+    copy_file,
+    save_checkpoint,
+    stored_beside,
+)
 from tamis.models.names import RANKING_HEADS
 from tamis.models.weights import LazyTensors, WeightType
 
@@ -25,7 +33,7 @@ def convert(checkpoint: Checkpoint, folder: str | Path, weights: WeightType) -> 
     'model.safetensors'
     """
     folder = Path(folder)
-    for name in (CONFIG, WEIGHTS):
+    for name in (CONFIG, WEIGHTS, TOKENIZER, TOKENIZER_CONFIG, *_BESIDE):
         if (folder / name).exists():
             raise InputError(f"has a {name} already", remedy="give a new folder", path=folder)
     heads = {
@@ -34,9 +42,9 @@ def convert(checkpoint: Checkpoint, folder: str | Path, weights: WeightType) -> 
         for name, tensor in stored_beside(checkpoint.folder, prefix).items()
     }
     with storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         for name in _BESIDE:
             if (checkpoint.folder / name).is_file():
-                shutil.copyfile(checkpoint.folder / name, folder / name)
+                copy_file(checkpoint.folder / name, folder / name)
     save_checkpoint(checkpoint, folder, weights, LazyTensors(heads))
     return folder / WEIGHTS

@@ -12,11 +12,12 @@ name and renamed when it is whole.
 from __future__ import annotations
 
 import json
+import re
 import secrets
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatchcase
 from hashlib import file_digest
 from pathlib import Path
 
@@ -24,8 +25,23 @@ import torch
 import xxhash
 
 from tamis.errors import CorruptError, InputError
-from tamis.files import TEMPORARY, atomic_write, storage_errors, sync_folder, unreadable
-from tamis.models.checkpoint import TOKENIZER, Checkpoint, load_checkpoint, save_checkpoint
+from tamis.files import (
+    TEMPORARY,
+    TEMPORARY_FILE,
+    atomic_write,
+    make_folder,
+    storage_errors,
+    sync_folder,
+    unreadable,
+)
+from tamis.markers import MARKER, is_marked, mark, remove_marked, unmark
+from tamis.models.checkpoint import (
+    FILES_OF_A_MODEL,
+    TOKENIZER,
+    Checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+)
 from tamis.models.encoder import Encoder
 from tamis.models.long_plan import FORMAT, PLAN, LongDoc, is_long, read_plan
 from tamis.models.passages import Encoded, LongModel, Static, new_head, new_model, on_encoder
@@ -34,6 +50,7 @@ from tamis.models.weights import stored_tensors, verify_tensors, write_tensors
 
 HEAD = "tamis.safetensors"
 _TABLE = "embeddings"  # the static ones, among the head's tensors
+_RANDOM = re.compile("-[0-9a-f]{16}(-old)?$")  # how the names of folders end that are written or replaced
 _OLD = "-old"  # how the name ends of a folder that another takes the place of
 
 
@@ -126,9 +143,11 @@ def put_back(folder: Path) -> None:
         return
     for old in folder.parent.glob(f"{TEMPORARY}*{_OLD}"):
         new = old.with_name(old.name.removesuffix(_OLD))
-        if old.name.startswith(_temporary(folder)):
+        whole = new if new.exists() else old
+        # of an older one, that was being removed, a power cut may have left a part
+        if old.name.startswith(_temporary(folder)) and (whole / PLAN).is_file():
             with storage_errors(folder):
-                (new if new.exists() else old).rename(folder)
+                whole.rename(folder)
             return
 
 
@@ -157,27 +176,55 @@ def _fingerprint(folder: Path, start: Checkpoint | None) -> str:
     return str(digest.hexdigest())
 
 
+def is_model_file(name: str) -> bool:
+    """Whether a file of a model is called so, finished or not.
+
+    >>> is_model_file("model.safetensors"), is_model_file("notes.txt")
+    (True, False)
+    """
+    return any(fnmatchcase(name, each) for each in (*FILES_OF_A_MODEL, PLAN, HEAD)) or bool(
+        TEMPORARY_FILE.fullmatch(name)
+    )
+
+
 @contextmanager
 def _replaced(folder: Path) -> Iterator[Path]:
-    """A new folder that takes the name of an old one when it is whole; see `put_back`."""
+    """A new folder that takes the name of an old one when it is whole; see `put_back`. What else lay in the
+    old one is moved into it."""
     new = folder.with_name(f"{_temporary(folder)}{secrets.token_hex(8)}")
     old = new.with_name(f"{new.name}{_OLD}")
     with storage_errors(folder):
-        new.mkdir(parents=True)
+        make_folder(new.parent)
+        new.mkdir()
+        mark(new, new.name, folder.name)
         try:
             yield new
             sync_folder(new)
             if folder.exists():
+                sync_folder(folder.parent)  # what was removed there before must not come back beside this
+                mark(folder, folder.name, old.name)
                 folder.rename(old)
             new.rename(folder)
         except BaseException:
             if old.exists() and not folder.exists():
                 with suppress(OSError):
                     old.rename(folder)
-            shutil.rmtree(new, ignore_errors=True)
+            unmark(folder)
+            remove_marked(new, is_model_file)
             raise
         sync_folder(folder.parent)
-        shutil.rmtree(old, ignore_errors=True)
+        remove_old(old, folder)
+
+
+def remove_old(old: Path, folder: Path) -> None:
+    """Remove a model that another one has taken the place of; files that are no part of it are kept there."""
+    if is_marked(old):
+        for path in list(old.iterdir()):
+            if path.name != MARKER and not is_model_file(path.name) and not (folder / path.name).exists():
+                with suppress(OSError):
+                    path.rename(folder / path.name)
+    remove_marked(old, is_model_file, empty_too=bool(_RANDOM.search(old.name)))
+    unmark(folder)
 
 
 def _temporary(folder: Path) -> str:

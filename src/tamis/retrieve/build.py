@@ -15,6 +15,8 @@ from tamis.columns import Array, ColumnInfo
 from tamis.corpus import Keep, StoreWriter, encoded
 from tamis.documents import Document
 from tamis.errors import InputError
+from tamis.files import make_folder
+from tamis.markers import mark
 from tamis.processes import Crew, Result
 from tamis.retrieve.invert import Run
 from tamis.retrieve.parcels import Builder, Made, Part, SpilledRun, of_terms, renumbered
@@ -35,7 +37,9 @@ class SegmentWriter:
         self._folder = folder
         self._crew = crew
         self._keep = keep
-        folder.mkdir(parents=True)
+        make_folder(folder.parent)
+        folder.mkdir()
+        mark(folder)
         self._store = StoreWriter(folder)
         self.count = 0
         self._ids: list[bytes] = []  # of the open parcel

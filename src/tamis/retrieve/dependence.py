@@ -194,6 +194,7 @@ class _Counts:
     def _in_segment(self, number: int, feature: _Feature) -> Array:
         check()
         segment = self._segments[number]
+        segment.check_sizes()
         tf = np.zeros(len(segment), np.uint32)
         first = segment.term(feature.first)
         second = first if feature.second is None else segment.term(feature.second)

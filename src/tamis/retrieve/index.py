@@ -13,8 +13,10 @@ import numpy as np
 from tamis.columns import Array
 from tamis.documents import Document
 from tamis.errors import InputError, UnknownDocumentError, quoted
+from tamis.locks import folder_lock
 from tamis.retrieve.commit import Commit
-from tamis.retrieve.manifest import Manifest, remove_unnamed, writer_lock
+from tamis.retrieve.manifest import Manifest
+from tamis.retrieve.remains import remove_remains
 from tamis.retrieve.retriever import Retriever, listed
 from tamis.retrieve.score import (
     BM25,
@@ -142,10 +144,11 @@ class Index:
     def writer(self, *, on_duplicate: OnDuplicate = "error", workers: int = 1) -> Iterator[IndexWriter]:
         """The index's one writer; leave the block without `commit` and nothing has happened. A document whose
         id is known is an error, replaces the old one, or is skipped. For `workers` see `build`."""
-        with writer_lock(self.path):
+        Manifest.read(self.path)  # or a lock would be made where there is no index
+        with folder_lock(self.path) as lock:
             commit = Commit.open(self.path, self._commit)
-            remove_unnamed(self.path)
-            yield from discarding(IndexWriter(self.path, commit, on_duplicate, workers=workers))
+            remove_remains(self.path)
+            yield from discarding(IndexWriter(self.path, commit, on_duplicate, lock, workers=workers))
         self.refresh()
 
     def add(
@@ -304,6 +307,7 @@ class Index:
 
         commit = self._commit
         segment, number = _located(commit, identity)
+        segment.check_sizes()
         _, terms = statistics(commit.segments, weights)
         rounded = model.lengths == "lucene"
         length = LENGTH_OF_NORM[segment.norms[number]] if rounded else segment.lengths[number]
@@ -329,6 +333,8 @@ class Index:
 
     def df(self, term: str) -> int:
         """In how many documents an analysed term occurs."""
+        for segment in self.segments:
+            segment.check_sizes()
         return sum(entry.df for segment in self.segments if (entry := segment.term(term)))
 
 

@@ -6,26 +6,27 @@ byte.
     IDX/lock               held by the one process that writes
 
 A commit writes new files, makes them durable, and then replaces the manifest. A process killed at any moment
-leaves the last manifest, and files that no manifest names, which the next writer removes.
+leaves the last manifest, and files that no manifest names, which the next writer removes (`tamis.retrieve.
+remains`).
 """
 
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import xxhash
 
-from tamis.errors import CorruptError, InputError, TamisError
-from tamis.files import TEMPORARY, atomic_write, storage_errors, unreadable
-from tamis.locks import lock
+from tamis.errors import CorruptError, InputError
+from tamis.files import atomic_write, unreadable
 from tamis.retrieve.segment import SegmentInfo
 
 FORMAT = 1
+NAME = "manifest.json"
+_BEGINNING = re.compile(rb'[0-9a-f]{32}\n\{\n "format": [0-9]')
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,8 @@ class Manifest:
     positions: bool
     segments: tuple[SegmentInfo, ...]
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Path, check: Callable[[], None] | None = None) -> None:
+        """Take the place of the last commit; `check` is called just before, and may refuse by an error."""
         body = {
             "format": FORMAT,
             "identity": self.identity,
@@ -48,12 +50,12 @@ class Manifest:
             "segments": [segment.to_json() for segment in self.segments],
         }
         text = json.dumps(body, indent=1)
-        with atomic_write(folder / "manifest.json", "w") as file:
+        with atomic_write(folder / NAME, "w", check=check) as file:
             file.write(f"{xxhash.xxh3_128_hexdigest(text.encode())}\n{text}\n")
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        path = folder / "manifest.json"
+        path = folder / NAME
         try:
             data = path.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
@@ -80,48 +82,15 @@ class Manifest:
         return cls(body["identity"], body["generation"], body["analyzer"], body["positions"], segments)
 
 
-@contextmanager
-def writer_lock(folder: Path) -> Iterator[None]:
-    """Hold the index's lock; the operating system lets go of it when the process ends, however it ends."""
-    path = folder / "lock"
-    with storage_errors(path):
-        folder.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+")
-    with file:
-        lock(file, folder)
-        yield
+def begins_as_manifest(path: Path) -> bool:
+    """Whether a file begins as a manifest of ours does, damaged further on or not: many programs have a
+    manifest.json of their own.
 
-
-def remove_unnamed(folder: Path) -> None:
-    """Remove what a killed or finished writer left that the manifest does not name; what cannot be removed
-    stays for the next time. Only the holder of the lock may call this."""
-    try:
-        named = {segment.name: segment for segment in Manifest.read(folder).segments}
-    except TamisError:
-        if (folder / "manifest.json").exists():
-            return  # what it names could still be saved
-        named = {}
-    for path in folder.glob(f"{TEMPORARY}*"):
-        _remove(path)
-    for path in (folder / "segments").glob("*"):
-        segment = named.get(path.name)
-        if segment is None:
-            shutil.rmtree(path, ignore_errors=True)  # a reader on Windows may still hold it: next time
-            continue
-        for bits in path.glob("deleted-*"):
-            if bits.name != segment.deleted:
-                _remove(bits)
-
-
-def _remove(path: Path) -> None:
-    with suppress(OSError):
-        path.unlink()
-
-
-def is_index_file(path: Path) -> bool:
-    """Whether a name in a folder is one that an index, finished or interrupted, has there.
-
-    >>> is_index_file(Path("idx/lock")), is_index_file(Path("idx/notes.txt"))
-    (True, False)
+    >>> begins_as_manifest(getfixture("tmp_path") / "manifest.json")
+    False
     """
-    return path.name in ("manifest.json", "segments", "tokens", "lock") or path.name.startswith(TEMPORARY)
+    try:
+        with path.open("rb") as file:
+            return not path.is_symlink() and bool(_BEGINNING.match(file.read(64)))
+    except OSError:
+        return False

@@ -241,6 +241,8 @@ def search(
     backend: Backend = "auto",
 ) -> Found:
     """The k best documents, best first; `allowed` masks each segment's documents."""
+    for segment in segments:
+        segment.check_sizes()
     entries, terms = statistics(segments, weights)
     if not (terms.df * terms.weight).all():  # an unknown term, or a weight of zero, adds nothing
         known = {t: w for (t, w), df in zip(weights.items(), terms.df.tolist(), strict=True) if df and w}

@@ -14,7 +14,9 @@ import numpy as np
 
 from tamis.columns import Array, Column, ColumnInfo, find_string, smallest_unsigned, write_column
 from tamis.corpus import Store, StoreWriter
+from tamis.files import make_folder
 from tamis.interrupt import check
+from tamis.markers import mark
 from tamis.retrieve.lengths import norms
 from tamis.retrieve.postings import (
     BLOCK,
@@ -107,6 +109,7 @@ class Segment:
             for name, column in info.columns.items()
             if not name.startswith("store.")
         }
+        self._mapped = [column for column in self._columns.values() if column.is_mapped]
         self.deleted: Array | None = None
         if info.deleted is not None:
             assert info.deleted_info is not None
@@ -126,6 +129,12 @@ class Segment:
 
     def __len__(self) -> int:
         return self.info.documents
+
+    def check_sizes(self) -> None:
+        """That no file was cut short since it was opened: see `tamis.columns`."""
+        self.store.check_sizes()
+        for column in self._mapped:
+            column.check_size()
 
     def column(self, name: str) -> Array:
         """A whole column, checked."""
@@ -322,7 +331,9 @@ class SegmentSource:
 
 def merge_segments(folder: Path, segments: Sequence[Segment]) -> SegmentInfo:
     """One segment with the live documents of several, in their order."""
-    folder.mkdir(parents=True)
+    make_folder(folder.parent)
+    folder.mkdir()
+    mark(folder)
     vocabulary: dict[str, int] = {}
     for segment in segments:
         for term in segment.terms():

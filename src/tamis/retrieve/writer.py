@@ -15,13 +15,15 @@ import numpy as np
 from tamis.columns import Array
 from tamis.corpus import DuplicateIdError, Keep
 from tamis.documents import Document
-from tamis.errors import CorruptError, InputError, TamisError, UnknownDocumentError, quoted
+from tamis.errors import CorruptError, InputError, LockedError, TamisError, UnknownDocumentError, quoted
 from tamis.files import storage_errors, sync_folder
+from tamis.locks import FolderLock, folder_lock
 from tamis.processes import Crew
 from tamis.retrieve.build import SegmentWriter
 from tamis.retrieve.commit import Commit
-from tamis.retrieve.manifest import Manifest, is_index_file, remove_unnamed, writer_lock
+from tamis.retrieve.manifest import NAME, Manifest
 from tamis.retrieve.parcels import Builder
+from tamis.retrieve.remains import foreign, mark_leaving, remove_remains
 from tamis.retrieve.segment import Segment, SegmentInfo, merge_segments, with_deleted
 from tamis.text.analyze import get_analyzer
 
@@ -54,6 +56,7 @@ class IndexWriter:
         folder: Path,
         commit: Commit,
         on_duplicate: OnDuplicate,
+        lock: FolderLock,
         *,
         is_new: bool = False,
         workers: int = 1,
@@ -64,6 +67,8 @@ class IndexWriter:
             raise InputError(f"cannot build with {workers} workers", remedy="use 1 or more")
         self._folder = folder
         self._last = commit
+        self._lock = lock
+        self._replaced = _manifest(folder)  # what the next commit takes the place of
         self._on_duplicate: OnDuplicate = on_duplicate
         self.skipped = Skipped()
         self._is_new = is_new
@@ -156,23 +161,32 @@ class IndexWriter:
     def discard(self) -> None:
         """Forget what was not committed, and end."""
         self._ended = True
+        if self._lock.is_inherited:
+            return  # the files and the other processes are the parent's
         self._crew.close()
         if self._open is not None:
-            self._open.discard()
+            if self._lock.is_held:
+                self._open.discard()
             self._open = None
-        remove_unnamed(self._folder)
+        # or another writer may be at work, or our commit is there and could not be made durable: a power cut
+        # would bring back the one before, which needs its segments
+        if self._lock.is_held and _manifest(self._folder) == self._replaced:
+            remove_remains(self._folder)
 
     def _check_usable(self) -> None:
         if self._ended:
             raise TamisError(
                 "this writer has ended or failed", remedy="open another one: the last commit is whole"
             )
+        if self._lock.is_inherited:  # what a child wrote would come into the parent's files
+            self._lock.check()
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """What breaks off half-way must not be committed later as if it were whole."""
         self._check_usable()
         try:
+            self._lock.check()
             with storage_errors(self._folder):
                 yield
         except BaseException:
@@ -233,13 +247,22 @@ class IndexWriter:
             sync_folder(self._folder / "segments")
         last = self._last.manifest
         manifest = replace(last, generation=last.generation + 1, segments=tuple(infos))
-        manifest.write(self._folder)
-        if self._is_new:
-            with suppress(PermissionError):  # a folder that may be entered and not listed cannot be synced
-                sync_folder(self._folder.parent)
+        mark_leaving(self._folder, manifest)
+        manifest.write(self._folder, self._check_alone)
+        self._replaced = manifest
         self._is_new, self._deleted = False, {}
         self._last = Commit.of(self._folder, manifest, self._last)
-        remove_unnamed(self._folder)
+        remove_remains(self._folder)
+
+    def _check_alone(self) -> None:
+        """Nobody else has written since: where the lock's file was removed, another writer may have come in
+        and gone again."""
+        self._lock.check()
+        if _manifest(self._folder) != self._replaced:
+            raise LockedError(
+                f"another process has written to {self._folder} meanwhile",
+                remedy="open another writer: its commit is whole, this one is not made",
+            )
 
 
 @contextmanager
@@ -258,27 +281,43 @@ def create(
     get_analyzer(analyzer)  # an unknown name should fail before anything is written
     if folder.is_file():
         raise InputError(f"{folder} is a file", remedy="choose another name for the index's folder")
-    if folder.is_dir() and not all(is_index_file(entry) for entry in folder.iterdir()):
-        raise InputError(f"{folder} is not empty and is not an index", remedy="choose another folder")
-    with writer_lock(folder):
-        if (folder / "manifest.json").exists() and not overwrite:
+    if folder.is_dir():
+        with suppress(FileNotFoundError):  # another writer is at work, as the lock will tell
+            _check_ours(folder)
+    with folder_lock(folder) as lock:
+        _check_ours(folder)
+        if (folder / NAME).exists() and not overwrite:
             remedy = (
                 "go on with it (--resume), add to it (--add) or overwrite it (--overwrite); "
                 "in Python: Index.open(path).add(documents), or overwrite=True"
             )
             raise InputError(f"{folder} already holds an index", remedy=remedy)
-        remove_unnamed(folder)
+        remove_remains(folder)
         manifest = Manifest(secrets.token_hex(8), _generation(folder), analyzer, positions, ())
         commit = Commit.of(folder, manifest)
-        yield from discarding(IndexWriter(folder, commit, on_duplicate, is_new=True, workers=workers))
+        yield from discarding(IndexWriter(folder, commit, on_duplicate, lock, is_new=True, workers=workers))
+
+
+def _check_ours(folder: Path) -> None:
+    """An index is written into a new folder or in the place of one; nothing else is put at risk."""
+    other = foreign(folder)
+    if other is not None:
+        problem = f"{folder} is not empty, and {other.relative_to(folder)} in it is no part of an index"
+        raise InputError(problem, remedy="choose another folder, or move that elsewhere")
+
+
+def _manifest(folder: Path) -> Manifest | None:
+    """The last commit's; None where there is none that can be read."""
+    try:
+        return Manifest.read(folder)
+    except (CorruptError, InputError):
+        return None
 
 
 def _generation(folder: Path) -> int:
     """Of what is overwritten; 0 where there is nothing, or nothing that can be read."""
-    try:
-        return Manifest.read(folder).generation
-    except (CorruptError, InputError):
-        return 0
+    manifest = _manifest(folder)
+    return manifest.generation if manifest else 0
 
 
 def discarding(writer: IndexWriter) -> Iterator[IndexWriter]:

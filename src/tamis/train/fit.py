@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from tamis.errors import TamisError
-from tamis.files import storage_errors
+from tamis.files import make_folder, storage_errors
 from tamis.models.encoder import Encoder, Layer
 from tamis.train.processes import Processes
 from tamis.train.recipe import Optimiser, Run
@@ -172,7 +172,7 @@ def fit(
     folder = Path(out)
     require_new(folder, resume)
     with storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     with Processes(task.device) as processes, torch.random.fork_rng(devices=_cards(task.device)):
         fitting = _Fitting(task, optimiser, run, folder, processes, evaluate_every, progress)
         if resume:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, replace
 from math import ceil
 from pathlib import Path
@@ -32,13 +32,14 @@ import numpy as np
 import torch
 import xxhash
 
-from tamis.errors import CorruptError, InputError
+from tamis.errors import CorruptError, InputError, TamisError
 from tamis.evaluate.folds import Fold, make_folds, read_folds, write_folds
 from tamis.expression import calls, parse
-from tamis.files import atomic_write, open_bytes, read_text, storage_errors
+from tamis.files import atomic_write, make_folder, open_bytes, read_text, storage_errors
 from tamis.formats import Qrels, read_corpus, read_qrels, read_queries
 from tamis.formats.irds import dataset_name
 from tamis.infer.runtime import Device, Runtime
+from tamis.journal import remove as remove_journal
 from tamis.rank.given import GivenRun
 from tamis.ranking import Ranking, Run
 from tamis.retrieve.index import Index
@@ -97,7 +98,7 @@ def train_folds(
     with Processes(torch.device("cpu" if own == "auto" else own)) as processes:
         if processes.first:
             with storage_errors(out):
-                out.mkdir(parents=True, exist_ok=True)
+                make_folder(out)
             write_folds(out / FOLDS, folds)
         results, contents = [], _Contents()
         for number, (fold, folder) in enumerate(zip(folds, folders, strict=True), start=1):
@@ -465,7 +466,8 @@ def _rank(
     with atomic_write(about, "w") as file:
         file.write(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
     for journal in journals:
-        journal.unlink(missing_ok=True)
+        with suppress(TamisError):  # the run is written: a journal that stays is no failure
+            remove_journal(journal)
 
 
 def _fingerprints(about: Path) -> list[str] | None:

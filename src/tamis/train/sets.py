@@ -24,7 +24,7 @@ import xxhash
 
 from tamis.columns import Array, Column, ColumnInfo, ColumnWriter, write_column
 from tamis.errors import CorruptError, InputError, TamisError
-from tamis.files import TEMPORARY, atomic_write, storage_errors, sync_folder, unreadable
+from tamis.files import TEMPORARY, atomic_write, make_folder, storage_errors, sync_folder, unreadable
 from tamis.models.templates import Tokenised
 from tamis.retrieve.postings import ranges
 
@@ -286,7 +286,8 @@ def write(path: str | Path, documents: Texts, rest: Callable[[], TrainingSet]) -
         raise InputError(f"{folder} exists", remedy="remove it, or give another name")
     new = folder.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
     with storage_errors(folder):
-        new.mkdir(parents=True)
+        make_folder(new.parent)
+        new.mkdir()
         try:
             columns = _write_texts(new, "documents", documents)
             data = rest()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import json
 import pickle
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,8 +19,9 @@ import torch
 from torch import Tensor
 
 from tamis.errors import CorruptError, InputError
-from tamis.files import TEMPORARY, atomic_write, storage_errors, unreadable
-from tamis.models.long_checkpoint import put_back
+from tamis.files import TEMPORARY, atomic_write, is_temporary, make_folder, storage_errors, unreadable
+from tamis.markers import unmark
+from tamis.models.long_checkpoint import put_back, remove_old
 
 STATE = Path("state", "state.pt")
 LAST, BEST = "last", "best"  # models
@@ -51,7 +51,7 @@ def save_state(state: State, out: Path) -> None:
     """
     path = out / STATE
     with storage_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
     content = {name: getattr(state, name) for name in State.__dataclass_fields__}
     with atomic_write(path) as file:
         _save(content, file)
@@ -88,6 +88,12 @@ def require_new(out: Path, resume: bool) -> None:
     """Before hours of reading: nothing is trained over another run, nor over a model whose state was deleted
     when the run was over."""
     begun = has_state(out)
+    lines = _lines(out / LOG)
+    ours = all(_step(line) is not None for line in lines[:-1]) and (out / LOG).is_file()
+    if (lines and not ours) or (not begun and not ours and (out / BEST).exists()):
+        what = LOG if lines else BEST
+        problem = f"{out} has a {what} in it that is not of a training run"
+        raise InputError(problem, remedy="train into another folder")
     if not begun and (out / LAST).exists():  # which is written after every state
         raise InputError(
             f"{out} has a trained model in it, and no state to go on from",
@@ -99,13 +105,18 @@ def require_new(out: Path, resume: bool) -> None:
 
 def clear_remains(out: Path) -> None:
     """Delete what a kill has left of what was being written: a state is three times as large as the model.
-    A model that was being replaced first gets its name back, for it lies among that."""
+    A model that was being replaced first gets its name back, for it lies among that. Folders have a marker,
+    and files a name that nothing else has; what has neither is not ours."""
     for model in (BEST, LAST):
         put_back(out / model)
+    for model in (BEST, LAST):
+        for path in out.glob(f"{TEMPORARY}{model}-*"):
+            remove_old(path, out / model)
+        unmark(out / model)
     for folder in (out, out / STATE.parent, out / BEST, out / LAST):
         with storage_errors(folder):
-            for path in folder.glob(f"{TEMPORARY}*"):
-                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+            for path in filter(is_temporary, folder.glob(f"{TEMPORARY}*")):
+                path.unlink(missing_ok=True)
 
 
 def _save(content: Mapping[str, Any], file: Any) -> None:
