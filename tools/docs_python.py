@@ -23,7 +23,7 @@ MODULES = {
                  "evaluate.grid", "evaluate.tune", "evaluate.candidates", "evaluate.tradeoff",
                  "evaluate.budget", "evaluate.report", "evaluate.moved", "evaluate.trials",
                  "evaluate.sampling", "evaluate.diagnose", "evaluate.ties"],
-    "files": ["formats", "errors"],
+    "files": ["formats", "errors", "backup", "repair"],
 }  # fmt: skip
 
 

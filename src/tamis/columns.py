@@ -168,7 +168,8 @@ class Column:
     """A column file, read-only: memory-mapped, or read at once if it is no larger than a chunk, because every
     mapping holds a file open, and an index that is often added to has hundreds of small columns."""
 
-    def __init__(self, path: Path, info: ColumnInfo) -> None:
+    def __init__(self, path: Path, info: ColumnInfo, *, check: bool = True) -> None:
+        """`check` is whether a small column is checked now, as a whole, or as it is read."""
         self.path = path
         dtype = np.dtype(info.dtype)
         size = info.count * dtype.itemsize
@@ -198,7 +199,7 @@ class Column:
         self._checked = np.zeros(chunks, dtype=bool)
         self._all_checked = not chunks
         self.unchecked = np.frombuffer(self._data, dtype=dtype, count=info.count)
-        if size <= CHECK_AT_OPEN:
+        if check and size <= CHECK_AT_OPEN:
             self.all()
 
     def __len__(self) -> int:

@@ -31,7 +31,7 @@ from tamis.columns import (
     write_column,
 )
 from tamis.documents import Document
-from tamis.errors import InputError, UnknownDocumentError, quoted
+from tamis.errors import CorruptError, InputError, StorageError, UnknownDocumentError, quoted
 
 FRAME = 1 << 14  # bytes of text before a frame is closed
 CACHED_FRAMES = 256
@@ -371,6 +371,39 @@ class Store:
 
     def __iter__(self) -> Iterator[Document]:
         return (self.document(number) for number in range(len(self)))
+
+
+def intact_documents(
+    folder: Path, columns: Mapping[str, ColumnInfo], count: int
+) -> Iterator[Document | None]:
+    """The documents of a store of so many that may be damaged, in their order; None for each whose text or id
+    cannot be read as it was written.
+
+    >>> writer = StoreWriter(getfixture("tmp_path"))
+    >>> writer.add(Document("a", "first letter"))
+    >>> columns, _ = writer.close()
+    >>> [document.id for document in intact_documents(getfixture("tmp_path"), columns, 1)]
+    ['a']
+    """
+    opened = {}
+    try:
+        for name in ("frames", "id_text", "id_ends", "frame_ends", "frame_firsts"):
+            path, info = folder / f"store.{name}", columns[f"store.{name}"]
+            opened[name] = Column(path, info, check=name != "frames")
+        ends, firsts = opened["frame_ends"].all(), opened["frame_firsts"].all().tolist()
+        id_text, id_ends = opened["id_text"].all(), opened["id_ends"].all()
+    except (CorruptError, StorageError, FileNotFoundError):
+        yield from [None] * count
+        return
+    for frame, (first, last) in enumerate(itertools.pairwise(firsts)):
+        try:
+            parts: list[tuple[str, str, str]] = _read_frame(opened["frames"], ends, frame)
+        except CorruptError:
+            yield from [None] * (last - first)
+            continue
+        for number, (title, text, metadata) in enumerate(parts, first):
+            identity = id_text[int(id_ends[number]) : int(id_ends[number + 1])].tobytes().decode()
+            yield Document(identity, text, title, json.loads(metadata) if metadata else {})
 
 
 def _read_frame(frames: Column, frame_ends: Array, frame: int) -> list[tuple[str, str, str]]:

@@ -28,13 +28,14 @@ VERBS = {
     "show": "print a document",
     "delete": "delete documents",
     "merge": "merge an index into one segment",
+    "backup": "copy an index that is in use",
     "tokens": "tokenise an index's documents for a model, once",
     "train": "train a model by a recipe",
     "distill": "make a small model of a large one, by a recipe",
     "pretrain": "pretrain a model on a corpus, by a recipe",
     "export": "write a model as an ONNX graph, or its weights in another type",
     "demo": "index, search and evaluate the bundled collection",
-    "doctor": "check the installation, and an index",
+    "doctor": "check the installation, and an index; repair one",
 }
 _HELP = f"""usage: tamis VERB ...
 

@@ -8,14 +8,25 @@ import platform
 import re
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tamis import __version__
 from tamis.cli import runtimes
 from tamis.cli.arguments import ArgumentParser, json_argument
-from tamis.cli.console import counted, doing, duration, print_json, printable, size, size_on_disk, stdout
-from tamis.errors import TamisError
+from tamis.cli.console import (
+    counted,
+    doing,
+    duration,
+    note,
+    print_json,
+    printable,
+    size,
+    size_on_disk,
+    stdout,
+)
+from tamis.errors import InputError, TamisError
 from tamis.infer.cross_encoder import bundled_models
 from tamis.retrieve.index import Index
 from tamis.retrieve.verify import verify
@@ -30,17 +41,26 @@ OPTIONAL = {
     "torch": ("training, and rerankers on a GPU", "pip install 'tamis[torch]'"),
 }
 _MANY_DELETED = 0.2
+_NAMED = 20  # how many ids of lost documents are printed
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "index", metavar="IDX", type=Path, nargs="?", help="an index to check, every byte of it"
     )
+    parser.add_argument(
+        "--repair",
+        action="store_true",
+        help="take what is damaged out of the index, and keep it in a folder beside it",
+    )
     json_argument(parser)
 
 
-def main(index: Path | None, json: bool) -> None:
-    """Check the installation, and an index."""
+def main(index: Path | None, repair: bool, json: bool) -> None:
+    """Check the installation, and an index; with --repair leave an index that opens, and say what is lost."""
+    if repair and index is None:
+        raise InputError("no index to repair", remedy="name it: tamis doctor IDX --repair")
+    repaired = _repair(index, json) if repair and index is not None else None
     found: dict[str, Any] = {
         "machine": _machine(),
         "packages": _packages(),
@@ -60,12 +80,33 @@ def main(index: Path | None, json: bool) -> None:
         *found.get("index", {}).get("problems", []),
     ]
     if json:
-        print_json({**found, "problems": problems})
+        print_json({**found, "problems": problems, **({"repair": repaired} if repaired is not None else {})})
     else:
         _print(found)
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise TamisError(problems[0] + more)
+
+
+def _repair(index: Path, json: bool) -> dict[str, Any]:
+    from tamis.repair import LOST, repair
+
+    with doing("Looking for what is damaged"):
+        report = repair(index)
+    if not json and not report.problems:
+        note(f"{index}: nothing to repair")
+    elif not json:
+        for problem in report.problems:
+            note(problem)
+        lost = len(report.lost) + report.unnamed
+        again = f"{counted(report.recovered, 'document')} of damaged segments indexed again"
+        note(f"{index}: {again}, {counted(lost, 'document')} lost; the damaged files are in {report.aside}")
+        if report.lost:
+            some = ", ".join(report.lost[:_NAMED]) + (", ..." if len(report.lost) > _NAMED else "")
+            note(f"lost: {some} (all ids: {report.aside}/{LOST})")
+        if report.unnamed:
+            note(f"lost: {counted(report.unnamed, 'document')} at most whose ids cannot be read")
+    return asdict(report)
 
 
 def _machine() -> dict[str, Any]:
@@ -142,7 +183,7 @@ def _index(path: Path) -> dict[str, Any]:
     with doing("Verifying checksums"):
         problems = verify(path)
     if problems:
-        remedy = "restore it from a copy, or build the index again"
+        remedy = f"restore it from a copy, build the index again, or `tamis doctor {path} --repair`"
         return {"path": str(path), "problems": [f"{problem}: {remedy}" for problem in problems]}
     opened = Index.open(path)
     stored = sum(map(len, opened.segments))

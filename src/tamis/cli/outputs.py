@@ -25,7 +25,7 @@ def check_output(output: Path | None, *reads: str | Path | None, within: bool = 
     or in the folder of a model that it reads; `reads` may be names too, such as of the hub. `within` is False
     for a folder that may itself be an index: the one that is made.
 
-    >>> check_output(Path("new.run"), "old.run", "-", None)
+    >>> check_output(Path("new.run"), "old.run", "-", None, "no name " * 1000)
     >>> check_output(Path("-"))
     Traceback (most recent call last):
     tamis.errors.InputError: '-' is the standard input, which cannot be written: give the name of a file
@@ -41,7 +41,7 @@ def check_output(output: Path | None, *reads: str | Path | None, within: bool = 
     if index is not None:
         problem = f"{output} lies in an index, {_relative(index)}"
         raise InputError(problem, remedy="write it to another folder")
-    paths = [Path(path) for path in reads if path is not None and str(path) != STDIN]
+    paths = [Path(path) for path in reads if path is not None and str(path) != STDIN and _is_there(path)]
     folders = [_BUNDLED, *(path for path in paths if _is_whole(path)), *_of_hub(reads)]
     for folder in folders:
         if any(_same(each, folder) for each in [target, *target.parents]):
@@ -122,7 +122,7 @@ def _of_hub(names: Iterable[str | Path | None]) -> list[Path]:
     home = os.environ.get("HF_HOME") or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
     caches = [os.environ.get("HF_HUB_CACHE"), os.environ.get("HUGGINGFACE_HUB_CACHE"), f"{home}/hub"]
     found = (Path(os.path.expanduser(cache), name) for cache in caches if cache for name in wanted)  # noqa: PTH111
-    return [folder for folder in found if folder.is_dir()]
+    return [folder for folder in found if _is_there(folder)]
 
 
 def _files(paths: Sequence[Path], folders: Sequence[Path], target: Path) -> Iterator[Path]:
@@ -139,6 +139,14 @@ def _files(paths: Sequence[Path], folders: Sequence[Path], target: Path) -> Iter
         for folder in folders:
             for where, _, names in os.walk(folder):
                 yield from (Path(where, name) for name in names if not name.startswith(TEMPORARY))
+
+
+def _is_there(path: str | Path) -> bool:
+    """Whether there is a file or folder of this name; a text may be no name at all, such as one too long."""
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):
+        return False
 
 
 def _same(one: Path, other: Path) -> bool:

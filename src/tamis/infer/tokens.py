@@ -192,14 +192,14 @@ def untokenised(index: Index, tokenizer: Tokenizer, *, limit: int = KEPT) -> int
     if not lacking:
         return 0
     named = {segment.info.name for segment in index.segments}
-    merged = (_Description.read(path / "tokens.json") for path in folder.glob("*") if path.name not in named)
+    merged = (TokensInfo.read(path / "tokens.json") for path in folder.glob("*") if path.name not in named)
     kept = sum(each.columns["lengths"].count for each in merged if each is not None and each.limit >= limit)
     return max(lacking - kept, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class _Description:
-    """What a segment's tokens.json says."""
+class TokensInfo:
+    """What a segment's tokens.json says: the columns, what they were made from and how much was kept."""
 
     texts: str  # the digest of the texts that these are the tokens of
     limit: int
@@ -211,7 +211,7 @@ class _Description:
             file.write(f"{xxhash.xxh3_128_hexdigest(text.encode())}\n{text}\n")
 
     @classmethod
-    def read(cls, path: Path) -> _Description | None:
+    def read(cls, path: Path) -> TokensInfo | None:
         """None where there is none, or one of another format."""
         try:
             digest, _, rest = path.read_bytes().partition(b"\n")
@@ -232,7 +232,7 @@ class _SegmentTokens:
     """The tokens of one segment's documents, by number. It must not refer to the segment, with which it goes
     (see `_OPENED`)."""
 
-    def __init__(self, folder: Path, description: _Description) -> None:
+    def __init__(self, folder: Path, description: TokensInfo) -> None:
         self._folder = folder
         columns = {name: Column(folder / name, info) for name, info in description.columns.items()}
         self._ids, self._ends, self._lengths = columns["ids"], columns["ends"], columns["lengths"]
@@ -246,7 +246,7 @@ class _SegmentTokens:
         own = folder / segment.info.name
         with _rebuild_if_corrupt(own):
             while True:
-                description = _Description.read(own / "tokens.json")
+                description = TokensInfo.read(own / "tokens.json")
                 if description is None or description.texts != _texts_digest(segment):
                     return None
                 if description.limit < limit:
@@ -255,7 +255,7 @@ class _SegmentTokens:
                     return cls(own, description)
                 except (FileNotFoundError, CorruptError) as error:
                     # unless a builder has just put other tokens in their place
-                    if _Description.read(own / "tokens.json") == description:
+                    if TokensInfo.read(own / "tokens.json") == description:
                         raise CorruptError(getattr(error, "problem", f"{error}")) from error
 
     def check(self) -> None:
@@ -335,13 +335,31 @@ def _whole(folder: Path, limit: int) -> Iterator[_SegmentTokens]:
     """All that is kept in a tokenizer's folder, but for what is damaged or too short."""
     for path in sorted(folder.glob("*")):
         try:
-            description = _Description.read(path / "tokens.json")
+            description = TokensInfo.read(path / "tokens.json")
             if description is not None and description.limit >= limit:
                 kept = _SegmentTokens(path, description)
                 kept.check()
                 yield kept
         except (CorruptError, FileNotFoundError):
             continue
+
+
+def damaged_tokens(index: Path) -> list[Path]:
+    """The folders of tokens beside an index that are not as they were written.
+
+    >>> damaged_tokens(getfixture("tmp_path"))
+    []
+    """
+    found = []
+    for path in sorted(index.glob("tokens/*/*")):
+        if has_tokens(path):
+            try:
+                description = TokensInfo.read(path / "tokens.json")
+                if description is not None:
+                    _SegmentTokens(path, description).check()
+            except (CorruptError, FileNotFoundError):
+                found.append(path)
+    return found
 
 
 def _digests(contents: Sequence[str]) -> Array:
@@ -404,7 +422,7 @@ def _write(
         mark(new, new.name, path.name)
         try:
             columns = _write_columns(new, segment, tokenizer, known, progress)
-            _Description(_texts_digest(segment), limit, columns).write(new / "tokens.json")
+            TokensInfo(_texts_digest(segment), limit, columns).write(new / "tokens.json")
             lock.check()
             _replace(path, new)
         except BaseException:

@@ -33,6 +33,7 @@ from tamis.retrieve.writer import IndexWriter, OnDuplicate, create, discarding
 from tamis.text.analyze import Analyzer
 
 if TYPE_CHECKING:
+    from tamis.backup import Backup
     from tamis.infer.runtime import Runtime
     from tamis.retrieve.dependence import SDM, Dependence
     from tamis.stage import Stage
@@ -172,6 +173,12 @@ class Index:
         """Make one segment of all, without the deleted documents: the fastest and smallest form."""
         with self.writer() as writer:
             writer.merge()
+
+    def backup(self, destination: str | Path, *, links: bool = True) -> Backup:
+        """Copy the last commit into a new or empty folder: see `tamis.backup`."""
+        from tamis.backup import backup
+
+        return backup(self.path, destination, links=links)
 
     # -- documents
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from tamis.columns import Column
-from tamis.errors import CorruptError
+from tamis.errors import CorruptError, StorageError
 from tamis.retrieve.manifest import Manifest
+from tamis.retrieve.segment import SegmentInfo
 
 
 def verify(folder: Path) -> list[str]:
@@ -32,17 +33,21 @@ def verify(folder: Path) -> list[str]:
 
 
 def _problems(folder: Path, manifest: Manifest) -> list[str]:
+    return [problem for segment in manifest.segments for problem in problems_of(folder, segment)]
+
+
+def problems_of(folder: Path, segment: SegmentInfo) -> list[str]:
+    """What is wrong with the files of one segment of the index at `folder`."""
     problems = []
-    for segment in manifest.segments:
-        columns = dict(segment.columns)
-        if segment.deleted is not None and segment.deleted_info is not None:
-            columns[segment.deleted] = segment.deleted_info
-        for name, info in columns.items():
-            path = folder / "segments" / segment.name / name
-            try:
-                Column(path, info).all()
-            except FileNotFoundError:
-                problems.append(f"{path} is missing")
-            except CorruptError as error:
-                problems.append(error.problem)
+    columns = dict(segment.columns)
+    if segment.deleted is not None and segment.deleted_info is not None:
+        columns[segment.deleted] = segment.deleted_info
+    for name, info in columns.items():
+        path = folder / "segments" / segment.name / name
+        try:
+            Column(path, info).all()
+        except FileNotFoundError:
+            problems.append(f"{path} is missing")
+        except (CorruptError, StorageError) as error:
+            problems.append(error.problem)
     return problems

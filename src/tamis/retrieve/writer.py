@@ -144,7 +144,7 @@ class IndexWriter:
                 self._open = None
             if self._open is None and not self._deleted:
                 if self._is_new:  # an index with nothing in it is an index
-                    self._publish(())
+                    self._publish([segment.info for segment in self._last.segments])
                 return
             self._publish(self._write_pending())
             if len(self._last.segments) > SEGMENTS_KEPT:
