@@ -415,7 +415,7 @@ def changed(source: Path, target: Path, change: Callable[[dict[str, np.ndarray]]
     [
         (lambda t: t.pop("exits.2.dense.bias"), "the tensor exits.2.dense.bias is missing"),
         (lambda t: t.update({"exits.2.more": np.ones(1, np.float32)}), "exits.2.more is of no head"),
-        (lambda t: t.update({"exits.two.x": np.ones(1, np.float32)}), "exits.two.x is of no layer"),
+        (lambda t: t.update({"exits.two.x": np.ones(1, np.float32)}), "'exits.two.x' is of no layer"),
         (
             lambda t: t.update({"exits.4.output.weight": np.ones((3, 32), np.float32)}),
             r"exits.4.output.weight is F32\[3, 32\] where \[1, 32\] is expected",

@@ -146,9 +146,10 @@ class SDM(Stage):
         counts = _Counts(segments)
         for weight, feature in self._features(tokens):
             tfs = counts.of(feature)
-            background = sum(int(tf.sum(dtype=np.int64)) for tf in tfs) / self.index.collection.tokens
-            if not background:
+            occurrences = sum(int(tf.sum(dtype=np.int64)) for tf in tfs)
+            if not occurrences:
                 continue
+            background = occurrences / self.index.collection.tokens
             for segment, tf, own, hits in zip(segments, tfs, scores, matched, strict=True):
                 check()
                 own += weight * np.log((tf + mu * background) / (segment.lengths + mu))

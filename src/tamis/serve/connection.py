@@ -81,8 +81,9 @@ class Connection(H11Protocol):
         self._transport = transport
         if hasattr(transport, "max_size"):  # of asyncio's own, without TLS
             transport.max_size = _READ
-        transport.set_write_buffer_limits(0)  # so that we are told whenever something is left to read
         super().connection_made(cast(asyncio.Transport, _Closing(transport, self)))
+        # so that we are told whenever something is left to read; not 0: with TLS, that is reached by nothing
+        transport.set_write_buffer_limits(high=1, low=0)
         self._enter("head")
         self._make_room()
 
