@@ -187,7 +187,8 @@ def test_two_processes_learn_as_one(made: Path, tmp_path: Path, two_processes: C
         if name.endswith("key.bias"):  # has no gradient but rounding errors, of which Adam makes whole steps
             continue
         # Adam divides by the gradient's own size, so that where it is all but 0 the order of a sum shows
-        np.testing.assert_allclose(tensor.read(), weights[1][name].read(), atol=1e-3, err_msg=name)
+        apart = np.abs(tensor.read() - weights[1][name].read())
+        assert (apart > 1e-4).mean() < 0.01 and apart.max() < 1e-3, name
 
 
 def test_two_processes_stop_together(made: Path, tmp_path: Path, two_processes: Callable[..., str]) -> None:

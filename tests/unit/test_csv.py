@@ -144,7 +144,7 @@ def test_a_long_text_is_no_error_and_the_limit_is_only_raised(tmp_path: Path) ->
             "line 2: none of the columns 'text', 'contents', 'content', 'body' among 'id', 'name': ",
         ),
         (",".join(f"c{number}" for number in range(30)), "'c6', 'c7', ...: the first line names"),
-        ("x" * 1000, f"among '{'x' * 30}"),
+        ("x" * 1000, f"among '{'x' * 39}...: the first line names"),
         ("id,text,Text\n1,a,b\n", "line 1: two columns 'text': rename one"),
         ("title,Year,id,Year,text\n", "line 1: two columns 'Year': rename one"),
         (b"id,text,caf\xe9\n1,a,b\n", "line 1: not UTF-8 (byte 0xe9): convert the file to UTF-8"),
