@@ -28,7 +28,7 @@ from tamis import Cascade, Mono, Ranking, Run
 from tamis.cli import status_of
 from tamis.evaluate.measures import evaluate
 from tamis.formats import read_corpus, read_qrels, read_queries
-from tamis.rank.given import Documents
+from tamis.rank.given_run import Documents
 from tamis.rank.reranker import Reranker
 
 BAR = 1.3  # times as fast with alpha=0.3 as with 0

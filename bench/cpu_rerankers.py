@@ -58,8 +58,8 @@ class Tamis:
         self.mono.prepare()
 
     def rank(self, query: str, ids: Sequence[str]) -> Ranked:
-        from tamis.documents import Query
-        from tamis.ranking import Ranking
+        from tamis.base.documents import Query
+        from tamis.core.ranking import Ranking
 
         given = Ranking(Query("", query), tuple(ids), np.zeros(len(ids)), texts=self.index)
         (ranking,) = self.mono.apply([given])

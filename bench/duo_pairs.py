@@ -23,14 +23,14 @@ import numpy as np
 
 from tamis import Duo, Mono, Run
 from tamis.cli import status_of
+from tamis.core.ranking import Ranking
+from tamis.core.runtime import Device
 from tamis.evaluate.measures import evaluate
 from tamis.evaluate.significance import bootstrap_interval
 from tamis.formats import Qrels, read_corpus, read_qrels, read_queries
-from tamis.infer.runtime import Device
+from tamis.infer.score_cache import ScoreCache
 from tamis.rank.aggregate import probability
-from tamis.rank.cache import ScoreCache
-from tamis.rank.given import Documents
-from tamis.ranking import Ranking
+from tamis.rank.given_run import Documents
 
 WINDOWS = (1, 2, 3, 5)
 MARGINS = (0.25, 0.5, 1.0)

@@ -20,7 +20,7 @@ from tamis import Mono, Run
 from tamis.cli import status_of
 from tamis.evaluate.measures import evaluate
 from tamis.formats import read_corpus, read_qrels, read_queries
-from tamis.rank.given import Documents
+from tamis.rank.given_run import Documents
 
 
 def main() -> None:

@@ -38,7 +38,7 @@ from machine import SCRATCH, in_a_process, next_result, one_core, processor, sta
 from random_model import SHAPES, write_model
 from rerank_cpu import ONE_THREAD
 
-from tamis.defaults import CANDIDATES, FIRST_READER, NAMED, READ
+from tamis.core.defaults import CANDIDATES, FIRST_READER, NAMED, READ
 
 PLAIN = f"bm25 % {CANDIDATES} >> mono"
 OTHERS = ("st torch", "st onnx int8", "flashrank")
@@ -50,8 +50,8 @@ class Tamis:
 
     def __init__(self, place: Path, pipeline: str) -> None:
         import tamis
-        from tamis.infer.runtime import Runtime
-        from tamis.plan import rerankers
+        from tamis.core.plan import rerankers
+        from tamis.core.runtime import Runtime
 
         self.index = tamis.Index.open(place / "index")
         self.stage = self.index.pipeline(pipeline, Runtime("cpu", "int8", workers=1))
@@ -59,8 +59,8 @@ class Tamis:
             model.prepare()
 
     def rank(self, query: str, ids: Sequence[str]) -> list[str]:
-        from tamis.documents import Query
-        from tamis.ranking import Ranking
+        from tamis.base.documents import Query
+        from tamis.core.ranking import Ranking
 
         given = Ranking(Query("", query), tuple(ids), np.zeros(len(ids)), texts=self.index)
         return list(self.stage.apply([given])[0].ids)
@@ -110,7 +110,7 @@ def prepare(folder: Path, place: Path, count: int, results: Any) -> None:
     """Index a collection with its tokens, and find the candidates of its first questions that have enough."""
     import tamis
     from tamis.formats import read_corpus, read_queries
-    from tamis.infer.cross_encoder import bundled_tokenizer
+    from tamis.infer.scorer import bundled_tokenizer
     from tamis.infer.tokens import build_tokens
 
     index = tamis.Index.build(read_corpus(folder / "corpus.jsonl"), place / "index")
@@ -124,7 +124,7 @@ def prepare(folder: Path, place: Path, count: int, results: Any) -> None:
 
 def random_models(place: Path, shapes: dict[str, tuple[int, int, int]], results: Any) -> None:
     """Models of these shapes that all engines load, with the bundled models' tokenizer."""
-    from tamis.infer.cross_encoder import BUNDLED
+    from tamis.infer.scorer import BUNDLED
 
     for name, shape in shapes.items():
         write_model(place / name, [], shape)
@@ -145,7 +145,7 @@ def export(settings: Sequence[Setting], results: Any) -> None:
 
 
 def shape_of(model: str) -> tuple[int, int, int]:
-    from tamis.infer.cross_encoder import CrossEncoder
+    from tamis.infer.scorer import CrossEncoder
 
     config = CrossEncoder(model).checkpoint.config
     return config.layers, config.hidden, config.heads
@@ -205,10 +205,10 @@ def words(texts: dict[str, str]) -> float:
 def quality(folder: Path, results: Any) -> None:
     """nDCG@10 over BM25's given candidates, of mono and of the default's two readers."""
     import tamis
+    from tamis.core.ranking import Run
+    from tamis.core.registry import build
     from tamis.evaluate.measures import evaluate
     from tamis.formats import read_corpus, read_qrels, read_queries
-    from tamis.ranking import Run
-    from tamis.stages import build
 
     qrels, queries = read_qrels(folder / "qrels.txt"), read_queries(folder / "queries.jsonl")
     readers = NAMED["fast"].partition(" >> ")[2]

@@ -32,9 +32,9 @@ from rerank_cpu import ONE_THREAD
 
 import tamis
 from tamis import Document, MaxP, Mono, Query, Ranking, Stage
+from tamis.base.errors import InputError
 from tamis.cli import status_of
-from tamis.errors import InputError
-from tamis.rank.given import Documents
+from tamis.rank.given_run import Documents
 
 WORDS = 1_700
 COUNTS = (100, 1_000, 4_000)

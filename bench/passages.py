@@ -38,13 +38,13 @@ from rerank_cpu import ONE_THREAD
 
 import tamis
 from tamis import Document, Index, Query, Ranking, Run, Stage
+from tamis.base.errors import InputError
 from tamis.cli import status_of
-from tamis.errors import InputError
+from tamis.core.plan import work_done
+from tamis.core.registry import build
+from tamis.core.runtime import Runtime
 from tamis.evaluate.measures import evaluate
 from tamis.formats import read_corpus, read_qrels, read_queries
-from tamis.infer.runtime import Runtime
-from tamis.plan import work_done
-from tamis.stages import build
 from tamis.text.analyze import ENGLISH_STOP_WORDS
 from tamis.text.segment import sentences
 

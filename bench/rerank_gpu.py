@@ -34,6 +34,7 @@ import torch
 from machine import versions
 
 import tamis
+from tamis.core.ranking import Ranking, ScoreKind
 from tamis.infer.engine import Engine
 from tamis.infer.tokens import build_tokens
 from tamis.infer.torch_backend import TorchBackend
@@ -45,7 +46,6 @@ from tamis.models.tokenizer import Tokenizer
 from tamis.rank.duo import Duo
 from tamis.rank.mono import Mono
 from tamis.rank.reranker import Reranker
-from tamis.ranking import Ranking, ScoreKind
 
 MODELS = ("bert-large", "bert-base", "minilm-l6")
 TINY = "tiny"

@@ -54,10 +54,10 @@ from random_model import SHAPES, write_model
 import tamis
 from tamis import Index
 from tamis.cli import status_of
+from tamis.core.plan import rerankers
+from tamis.core.registry import build
 from tamis.formats import read_corpus, read_queries
 from tamis.infer.tokens import build_tokens
-from tamis.plan import rerankers
-from tamis.stages import build
 
 DEMO = Path(tamis.__file__).parent / "demo_data"
 MINUTE = 60_000  # milliseconds

@@ -48,10 +48,10 @@ def passages(n: int, seed: int = 0) -> Iterator[tuple[str, str]]:
     """
     words = vocabulary()
     for start in range(0, n, BLOCK):
-        ranks, ends = _block(seed, start // BLOCK)
+        ranks, offsets = _block(seed, start // BLOCK)
         tokens = words[ranks].tolist()
         begin = 0
-        for number, end in enumerate(ends.tolist()[: n - start], start + 1):
+        for number, end in enumerate(offsets.tolist()[: n - start], start + 1):
             yield f"p{number:07d}", " ".join(tokens[begin:end])
             begin = end
 
@@ -63,13 +63,13 @@ def queries(n: int = 500, seed: int = 1, *, collection: int = 0) -> Iterator[tup
     ('q0001', 'bruvak nigrabif dregrakez solada vimob miga')
     """
     words = vocabulary()
-    ranks, ends = _block(collection, 0)
+    ranks, offsets = _block(collection, 0)
     stream = np.random.PCG64(np.random.SeedSequence(seed))
     low, high = QUERY_RANKS
     for number in range(1, n + 1):
         passage = int(_below(stream, BLOCK, 1)[0])
-        begin = int(ends[passage - 1]) if passage else 0
-        in_passage = np.unique(ranks[begin : ends[passage]])
+        begin = int(offsets[passage - 1]) if passage else 0
+        in_passage = np.unique(ranks[begin : offsets[passage]])
         middle = in_passage[(in_passage >= low) & (in_passage < high)]
         length = QUERY_WORDS[0] + int(_below(stream, QUERY_WORDS[1] - QUERY_WORDS[0] + 1, 1)[0])
         chosen = np.argsort(stream.random_raw(len(middle)), kind="stable")[:length]
@@ -115,14 +115,14 @@ def _block(seed: int, block: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]
     # 25 to 115 words, 60 on average, with the longer tail that real passages have
     shortest = 25 + _below(stream, 31, BLOCK)
     lengths = shortest + np.minimum(_below(stream, 61, BLOCK), _below(stream, 61, BLOCK))
-    ends = np.cumsum(lengths)
-    total = int(ends[-1])
+    offsets = np.cumsum(lengths)
+    total = int(offsets[-1])
     ranks = np.searchsorted(_thresholds(), _uniform(stream, total), side="right")
-    position = np.arange(total) - np.repeat(ends - lengths, lengths)
+    position = np.arange(total) - np.repeat(offsets - lengths, lengths)
     earlier = (_uniform(stream, total) * position).astype(np.int64)
     repeats = np.flatnonzero((_uniform(stream, total) < REPEAT) & (position > 0))
     ranks[repeats] = ranks[repeats - position[repeats] + earlier[repeats]]
-    return ranks, ends
+    return ranks, offsets
 
 
 def _uniform(stream: np.random.PCG64, n: int) -> NDArray[np.float64]:

@@ -7,12 +7,13 @@ synthetic.py and rerank_gpu.py: inputs of about 63 tokens, as MS MARCO's have), 
 another passage, by binary cross-entropy. Everything is made here: no network is needed, only
 sentence-transformers[train].
 
-tamis is timed through its own loop (`tamis.train.fit`), from the training set to the updated weights, logging
-every ten steps as it does by default. sentence-transformers is timed through its `CrossEncoderTrainer`, from
-texts, which is what it takes: bf16, sdpa attention, fused AdamW, loader workers, nothing logged, evaluated or
-saved, no attention dropout (tamis's packed inputs have none), and no wait for the card to look for a loss
-that is not a number. It is timed again with batches of like length, by a sampler of one's own, which is the
-way that it documents: less padding, and batches that are no longer random. tamis pads nothing.
+tamis is timed through its own loop (`tamis.train.loop`), from the training set to the updated weights,
+logging every ten steps as it does by default. sentence-transformers is timed through its
+`CrossEncoderTrainer`, from texts, which is what it takes: bf16, sdpa attention, fused AdamW, loader
+workers, nothing logged, evaluated or saved, no attention dropout (tamis's packed inputs have none), and no
+wait for the card to look for a loss that is not a number. It is timed again with batches of like length, by
+a sampler of one's own, which is the way that it documents: less padding, and batches that are no longer
+random. tamis pads nothing.
 
 After a warm-up the steps between two synchronisations are timed; the contenders take turns, and medians
 count. Rates are of pairs and of tokens that are there, padding not counted. Operations are three times those
@@ -53,11 +54,11 @@ from tamis.models.names import shapes
 from tamis.models.templates import Inputs
 from tamis.models.tokenizer import Tokenizer
 from tamis.train.batch import ranking_batch
-from tamis.train.fit import fit
-from tamis.train.loop import RankingTask
+from tamis.train.loop import fit
+from tamis.train.ranking import RankingTask
 from tamis.train.recipe import Data, Loss, Model, Optimiser, Recipe, Run
 from tamis.train.recipe import Examples as Drawn
-from tamis.train.sets import Candidates, Judged, TrainingSet, ends_of
+from tamis.train.sets import Candidates, Judged, TrainingSet, offsets_of
 from tamis.train.sources import Examples
 
 MODELS = ("minilm-l6", "bert-base")
@@ -95,8 +96,8 @@ class Task:
             tokenizer.encode(self.texts),
             [f"q{number}" for number in range(queries)],
             [f"p{number}" for number in range(passages)],
-            Judged(ends_of(ones), drawn[:, 0], ones.astype(np.int32)),
-            Candidates(ends_of(ones * drawn[:, 1:].shape[1]), listed, np.zeros(len(listed), np.float32)),
+            Judged(offsets_of(ones), drawn[:, 0], ones.astype(np.int32)),
+            Candidates(offsets_of(ones * drawn[:, 1:].shape[1]), listed, np.zeros(len(listed), np.float32)),
         )
 
 

@@ -31,10 +31,10 @@ import numpy as np
 from long_documents_data import BEST, DEPTH, Prepared, Units, prepare
 
 import tamis
+from tamis.base.arrays import Array
 from tamis.cli import status_of
-from tamis.columns import Array
-from tamis.infer.cross_encoder import CrossEncoder
-from tamis.infer.runtime import Device
+from tamis.core.runtime import Device
+from tamis.infer.scorer import CrossEncoder
 from tamis.models import templates
 from tamis.models.templates import Inputs, Tokenised
 from tamis.rank.passage import PASSAGES
@@ -274,7 +274,7 @@ def recipe_of(kind: str, start: str, steps: int) -> LongRecipe:
     """
     import torch
 
-    from tamis.fields import build
+    from tamis.base.fields import build
     from tamis.train.longdoc_recipe import LongRecipe
     from tamis.train.recipe import read_tables
 
@@ -310,7 +310,7 @@ def trained(prepared: Prepared, fold: int, recipe: LongRecipe, out: Path, device
 
 def training_set(prepared: Prepared, queries: Sequence[str]) -> TrainingSet:
     """What is learned from: queries with their judgments, and the first stage's candidates."""
-    from tamis.train.sets import Candidates, Judged, TrainingSet, ends_of
+    from tamis.train.sets import Candidates, Judged, TrainingSet, offsets_of
 
     numbers, first = prepared.document_numbers, prepared.first
     judged = [prepared.qrels[qid] for qid in queries]
@@ -321,12 +321,12 @@ def training_set(prepared: Prepared, queries: Sequence[str]) -> TrainingSet:
         list(queries),
         prepared.document_ids,
         Judged(
-            ends_of(np.array([len(own) for own in judged])),
+            offsets_of(np.array([len(own) for own in judged])),
             np.array([numbers[docid] for own in judged for docid in own], np.int32),
             np.array([grade for own in judged for grade in own.values()], np.int32),
         ),
         Candidates(
-            ends_of(np.array([len(own) for own in found])),
+            offsets_of(np.array([len(own) for own in found])),
             np.concatenate(found).astype(np.int32),
             np.concatenate([first[qid].scores for qid in queries]).astype(np.float32),
         ),

@@ -22,9 +22,10 @@ from pathlib import Path
 import numpy as np
 
 import tamis
-from tamis.columns import Array
-from tamis.documents import Document, Query
-from tamis.errors import InputError
+from tamis.base.arrays import Array, ranges
+from tamis.base.documents import Document, Query
+from tamis.base.errors import InputError
+from tamis.core.ranking import Ranking, Run
 from tamis.evaluate.folds import Fold, make_folds, read_folds, write_folds
 from tamis.evaluate.grid import Setting
 from tamis.evaluate.tune import cross_validate
@@ -32,10 +33,8 @@ from tamis.formats import Qrels, read_corpus, read_qrels, read_queries
 from tamis.models.long_plan import LongDoc
 from tamis.models.templates import Tokenised
 from tamis.rank.birch import Birch
-from tamis.rank.given import Documents
+from tamis.rank.given_run import Documents
 from tamis.rank.passage import MaxP, PassageReranker
-from tamis.ranking import Ranking, Run
-from tamis.retrieve.postings import ranges
 from tamis.text.segment import Passage
 
 DEPTH = 100
@@ -139,7 +138,7 @@ def _columns(name: str, tokens: Tokenised) -> dict[str, Array]:
     ids = tokens.ids
     return {
         f"{name}.ids": ids.astype(np.uint16) if ids.max(initial=0) < 1 << 16 else ids,
-        f"{name}.counts": np.diff(tokens.ends).astype(np.int32),
+        f"{name}.counts": np.diff(tokens.offsets).astype(np.int32),
         f"{name}.lengths": tokens.lengths.astype(np.int32),
     }
 
@@ -291,8 +290,8 @@ class Prepared:
 
     def _tokens(self, name: str) -> Tokenised:
         ids, counts, lengths = (self._columns[f"{name}.{part}"] for part in ("ids", "counts", "lengths"))
-        ends = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-        return Tokenised(ids.astype(np.int32), ends, lengths.astype(np.int64))
+        offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        return Tokenised(ids.astype(np.int32), offsets, lengths.astype(np.int64))
 
     def _units(self, name: str) -> Units:
         return Units(self._tokens(name), self._columns[f"{name}.of"], self._columns[f"{name}.places"])

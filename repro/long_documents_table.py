@@ -11,8 +11,9 @@ import numpy as np
 from long_documents_data import MEASURE, Places, Prepared, Units
 
 import tamis
-from tamis.columns import Array
-from tamis.errors import InputError
+from tamis.base.arrays import Array
+from tamis.base.errors import InputError
+from tamis.core.ranking import Ranking, Run, ScoreKind
 from tamis.evaluate.compare import Comparison, compare
 from tamis.evaluate.grid import BIRCH, INTERPOLATION, Setting, settings
 from tamis.evaluate.measures import evaluate
@@ -22,7 +23,6 @@ from tamis.rank.combine import min_max
 from tamis.rank.evidence import apart, grown
 from tamis.rank.passage import PASSAGES, AvgP, FirstP, KMaxP, MaxP, PassageStage, Scored, SumP
 from tamis.rank.reranker import shown
-from tamis.ranking import Ranking, Run, ScoreKind
 from tamis.text.segment import Passage
 
 MEASURES = ("nDCG@10", "AP")

@@ -19,8 +19,8 @@ from docs_text import definition, docstring, table
 
 from tamis.cli import VERBS
 from tamis.cli.arguments import ArgumentParser
-from tamis.expression import Call, Value
-from tamis.stages import SEARCHING, STAGES, parameters_of
+from tamis.core.language import Call, Value
+from tamis.core.registry import SEARCHING, STAGES, parameters_of
 
 _WIDTH = 86
 _WORDS = {

@@ -80,8 +80,8 @@ def _said(why: str) -> str:
 def target(path: Path, link: str) -> Path | None:
     """The file of the repository that a link in another leads to, if there is one.
 
-    >>> target(Path("docs/models.md"), "../src/tamis/plan.py")
-    PosixPath('src/tamis/plan.py')
+    >>> target(Path("docs/models.md"), "../src/tamis/core/plan.py")
+    PosixPath('src/tamis/core/plan.py')
     """
     leads = Path(posixpath.normpath(path.parent / link))
     return leads if (REPOSITORY / leads).exists() and leads.parts[0] != ".." else None
@@ -90,8 +90,8 @@ def target(path: Path, link: str) -> Path | None:
 def page_of(path: Path) -> str:
     """Where a file is in the site's folder.
 
-    >>> page_of(Path("docs/faq.md")), page_of(Path("src/tamis/plan.py"))
-    ('faq.md', 'files/src/tamis/plan.py.md')
+    >>> page_of(Path("docs/faq.md")), page_of(Path("src/tamis/core/plan.py"))
+    ('faq.md', 'files/src/tamis/core/plan.py.md')
     """
     if path.is_relative_to("docs"):
         return path.relative_to("docs").as_posix()

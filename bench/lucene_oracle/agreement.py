@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tamis.documents import Document
+from tamis.base.documents import Document
 from tamis.text.analyze import get_analyzer
 
 

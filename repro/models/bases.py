@@ -22,8 +22,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 
+from tamis.base.arrays import Array
 from tamis.cli import status_of
-from tamis.columns import Array
 from tamis.models.weights import write_tensors
 
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")

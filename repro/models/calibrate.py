@@ -21,12 +21,12 @@ from prepare import SEED
 from script import say
 
 import tamis
+from tamis.base.arrays import Array
 from tamis.cli import status_of
-from tamis.columns import Array
+from tamis.core.ranking import Run
 from tamis.formats import read_corpus, read_qrels, read_queries
 from tamis.models.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from tamis.models.config import QUANTISED
-from tamis.ranking import Run
 
 OTHERS = 10  # of a question's candidates that are not relevant
 

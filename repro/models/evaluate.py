@@ -26,14 +26,14 @@ import numpy as np
 
 import tamis
 from tamis.cli import status_of
+from tamis.core.ranking import Ranking, Run, ScoreKind
+from tamis.core.registry import build
+from tamis.core.runtime import Precision, Runtime
 from tamis.evaluate.measures import evaluate
 from tamis.evaluate.significance import bootstrap_interval, t_test
 from tamis.formats import Qrels, read_corpus, read_qrels, read_queries
-from tamis.infer.runtime import Precision, Runtime
 from tamis.rank.combine import min_max
-from tamis.rank.given import Documents, GivenRun
-from tamis.ranking import Ranking, Run, ScoreKind
-from tamis.stages import build
+from tamis.rank.given_run import Documents, GivenRun
 
 #: The collections, each with its measure.
 GIVEN = {"trec-dl-2019": "nDCG@10"}

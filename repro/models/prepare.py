@@ -28,11 +28,11 @@ from questions import PseudoQueries, forms
 from script import say
 
 import tamis
+from tamis.base.arrays import Array
 from tamis.cli import status_of
-from tamis.columns import Array
 from tamis.formats import read_corpus, read_qrels, read_queries, write_qrels
 from tamis.models.tokenizer import Tokenizer
-from tamis.train.sets import Candidates, Judged, TrainingSet, ends_of
+from tamis.train.sets import Candidates, Judged, TrainingSet, offsets_of
 
 SEED = 20261115
 COLLECTIONS = ("hotpotqa-dev", "boolq", "squad-dev", "2wikimultihop", "medquad", "manuals")
@@ -220,8 +220,10 @@ def training_set(
         tokenizer.encode(texts, limit=PASSAGE_TOKENS),
         [str(number) for number in range(len(asked))],
         [str(number) for number in range(len(parts))],
-        Judged(ends_of(np.array([len(each) for each in relevant])), judged, np.ones(len(judged), np.int32)),
-        Candidates(ends_of(counts), np.concatenate(found), (1 / (1 + places)).astype(np.float32)),
+        Judged(
+            offsets_of(np.array([len(each) for each in relevant])), judged, np.ones(len(judged), np.int32)
+        ),
+        Candidates(offsets_of(counts), np.concatenate(found), (1 / (1 + places)).astype(np.float32)),
     )
 
 

@@ -25,8 +25,9 @@ from script import say
 from torch import Tensor
 from torch.nn import functional as F
 
+from tamis.base.arrays import Array
 from tamis.cli import status_of
-from tamis.columns import Array
+from tamis.core.ranking import Ranking, Run, ScoreKind
 from tamis.evaluate.measures import evaluate
 from tamis.formats import read_corpus, read_qrels, read_queries
 from tamis.infer.engine import Engine, batches
@@ -36,7 +37,6 @@ from tamis.models.checkpoint import load_checkpoint
 from tamis.models.encoder import Encoder
 from tamis.models.templates import Inputs, Special, Tokenised
 from tamis.models.tokenizer import Tokenizer
-from tamis.ranking import Ranking, Run, ScoreKind
 from tamis.train.objective import packed_states, padded
 from tamis.train.sets import Candidates, TrainingSet
 
@@ -123,10 +123,10 @@ def teach(prepared: Path, dev_folder: Path, teachers: tuple[Path, Path, Path], o
     order = np.argsort(-scores, axis=1, kind="stable")
     listed = np.take_along_axis(chosen, order, 1).ravel().astype(np.int32)
     ranked = np.take_along_axis(scores, order, 1).ravel().astype(np.float32)
-    ends = np.arange(len(data) + 1, dtype=np.int64) * CANDIDATES
-    replace(data, candidates=Candidates(ends, listed, ranked), scores=ranked).save(out)
+    offsets = np.arange(len(data) + 1, dtype=np.int64) * CANDIDATES
+    replace(data, candidates=Candidates(offsets, listed, ranked), scores=ranked).save(out)
     best = listed.reshape(chosen.shape)[:, 0]
-    first = [best[q] in data.positives(q) for q in np.flatnonzero(np.diff(data.judged.ends)).tolist()]
+    first = [best[q] in data.positives(q) for q in np.flatnonzero(np.diff(data.judged.offsets)).tolist()]
     say(f"{out} is written; the teachers' best is relevant for {np.mean(first or [0]):.1%} of the questions")
 
 
@@ -199,7 +199,7 @@ def cosines(folder: Path) -> Pairs:
 def embeddings(texts: Tokenised, model: Encoder, special: Special, device: torch.device) -> Tensor:
     """The mean of the last hidden states, one row a text, of unit length, in half precision."""
     inputs = with_special(texts, special)
-    together = batches(np.diff(inputs.ends), _TOKENS[device.type], "packed")
+    together = batches(np.diff(inputs.offsets), _TOKENS[device.type], "packed")
     rows = torch.cat([_means(inputs.take(some), model, device).half() for some in together])
     return rows[torch.from_numpy(np.argsort(np.concatenate(together))).to(rows.device)]
 
@@ -218,14 +218,14 @@ def _means(inputs: Inputs, model: Encoder, device: torch.device) -> Tensor:
 
 def with_special(texts: Tokenised, special: Special) -> Inputs:
     """[CLS] text [SEP]."""
-    counts = np.diff(texts.ends)
-    ends = np.concatenate([[0], np.cumsum(counts + 2)])
-    ids = np.full(ends[-1], special.sep, np.int32)
-    ids[ends[:-1]] = special.cls
+    counts = np.diff(texts.offsets)
+    offsets = np.concatenate([[0], np.cumsum(counts + 2)])
+    ids = np.full(offsets[-1], special.sep, np.int32)
+    ids[offsets[:-1]] = special.cls
     inside = np.ones(len(ids), bool)
-    inside[ends[:-1]] = inside[ends[1:] - 1] = False
+    inside[offsets[:-1]] = inside[offsets[1:] - 1] = False
     ids[inside] = texts.ids
-    return Inputs(ids, np.zeros(len(ids), np.uint8), ends)
+    return Inputs(ids, np.zeros(len(ids), np.uint8), offsets)
 
 
 if __name__ == "__main__":

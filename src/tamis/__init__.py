@@ -11,8 +11,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tamis.documents import Document, Query
-    from tamis.errors import TamisError
+    from tamis.base.documents import Document, Query
+    from tamis.base.errors import TamisError
+    from tamis.core.ranking import Hit, Ranking, Run, ScoreKind, Span
+    from tamis.core.stage import Pipeline, Stage
+    from tamis.index.dependence import SDM, Dependence
+    from tamis.index.feedback import RM3
+    from tamis.index.index import Index
+    from tamis.index.retriever import Retriever
+    from tamis.index.score import BM25, QueryLikelihood, TfIdf
     from tamis.rank.birch import Birch
     from tamis.rank.cascade import Cascade
     from tamis.rank.combine import Fuse, Interpolate, Normalise
@@ -25,13 +32,6 @@ if TYPE_CHECKING:
     from tamis.rank.ltr import LTR
     from tamis.rank.mono import Mono
     from tamis.rank.passage import AvgP, FirstP, KMaxP, MaxP, SumP
-    from tamis.ranking import Hit, Ranking, Run, ScoreKind, Span
-    from tamis.retrieve.dependence import SDM, Dependence
-    from tamis.retrieve.feedback import RM3
-    from tamis.retrieve.index import Index
-    from tamis.retrieve.retriever import Retriever
-    from tamis.retrieve.score import BM25, QueryLikelihood, TfIdf
-    from tamis.stage import Pipeline, Stage
 
 __version__ = "0.1.0"
 
@@ -77,8 +77,8 @@ __all__ = [
 ]
 
 _HOME = {
-    "tamis.documents": ("Document", "Query"),
-    "tamis.errors": ("TamisError",),
+    "tamis.base.documents": ("Document", "Query"),
+    "tamis.base.errors": ("TamisError",),
     "tamis.rank.birch": ("Birch",),
     "tamis.rank.cascade": ("Cascade",),
     "tamis.rank.combine": ("Fuse", "Interpolate", "Normalise"),
@@ -91,13 +91,13 @@ _HOME = {
     "tamis.rank.ltr": ("LTR",),
     "tamis.rank.mono": ("Mono",),
     "tamis.rank.passage": ("AvgP", "FirstP", "KMaxP", "MaxP", "SumP"),
-    "tamis.ranking": ("Hit", "Ranking", "Run", "ScoreKind", "Span"),
-    "tamis.retrieve.dependence": ("SDM", "Dependence"),
-    "tamis.retrieve.feedback": ("RM3",),
-    "tamis.retrieve.index": ("Index",),
-    "tamis.retrieve.retriever": ("Retriever",),
-    "tamis.retrieve.score": ("BM25", "QueryLikelihood", "TfIdf"),
-    "tamis.stage": ("Pipeline", "Stage"),
+    "tamis.core.ranking": ("Hit", "Ranking", "Run", "ScoreKind", "Span"),
+    "tamis.index.dependence": ("SDM", "Dependence"),
+    "tamis.index.feedback": ("RM3",),
+    "tamis.index.index": ("Index",),
+    "tamis.index.retriever": ("Retriever",),
+    "tamis.index.score": ("BM25", "QueryLikelihood", "TfIdf"),
+    "tamis.core.stage": ("Pipeline", "Stage"),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 

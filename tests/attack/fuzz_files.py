@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 
 import zstandard
 
-from tamis.errors import TamisError
+from tamis.base.errors import TamisError
+from tamis.core.language import parse
 from tamis.evaluate.folds import read_folds
-from tamis.expression import parse
 from tamis.formats import (
     SkipReport,
     read_candidates,
@@ -36,7 +36,7 @@ from tamis.formats import (
     write_qrels,
     write_run,
 )
-from tamis.infer.cross_encoder import BUNDLED
+from tamis.infer.scorer import BUNDLED
 from tamis.models.checkpoint import load_checkpoint
 from tamis.models.config import parse_config
 from tamis.models.exits import has_exits

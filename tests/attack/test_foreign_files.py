@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from tamis import Document, Index
+from tamis.base.errors import InputError, StorageError
 from tamis.cli import main
-from tamis.errors import InputError, StorageError
+from tamis.index.index import create
+from tamis.index.verify import verify
 from tamis.infer.tokens import build_tokens
-from tamis.markers import MARKER
 from tamis.models.tokenizer import Tokenizer
-from tamis.retrieve.index import create
-from tamis.retrieve.verify import verify
+from tamis.storage.markers import MARKER
 
 DOCUMENTS = [Document("d1", "a fine sieve"), Document("d2", "coarse flour")]
 FOREIGN = (

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from tamis import Document, Index
-from tamis.documents import Query
-from tamis.errors import InputError, LockedError
-from tamis.journal import Job, Journal, digest, remove
-from tamis.locks import folder_lock
-from tamis.retrieve.index import create
-from tamis.retrieve.verify import verify
+from tamis.base.documents import Query
+from tamis.base.errors import InputError, LockedError
+from tamis.core.journal import Job, Journal, digest, remove
+from tamis.index.index import create
+from tamis.index.verify import verify
+from tamis.storage.locks import folder_lock
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 

@@ -12,15 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tamis import Document, Index, journal
-from tamis.documents import Query
-from tamis.errors import InputError
+from tamis import Document, Index
+from tamis.base.documents import Query
+from tamis.base.errors import InputError
+from tamis.core import journal
+from tamis.core.journal import Job, Journal, digest
+from tamis.core.ranking import Ranking, Run
+from tamis.index.index import create
+from tamis.index.verify import verify
 from tamis.infer.tokens import TokenStore, build_tokens
-from tamis.journal import Job, Journal, digest
 from tamis.models.tokenizer import Tokenizer
-from tamis.ranking import Ranking, Run
-from tamis.retrieve.index import create
-from tamis.retrieve.verify import verify
 from tests.attack.power_loss import Moment, Recorder, restore
 
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")

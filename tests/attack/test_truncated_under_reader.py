@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tamis import Document, Index, columns
-from tamis.errors import CorruptError
+from tamis import Document, Index
+from tamis.base.errors import CorruptError
+from tamis.index.dependence import SDM
+from tamis.index.score import BM25
 from tamis.infer import tokens
 from tamis.infer.tokens import TokenStore, build_tokens
 from tamis.models.tokenizer import Tokenizer
-from tamis.retrieve.dependence import SDM
-from tamis.retrieve.score import BM25
+from tamis.storage import columns
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 SMALL_CHUNK = 16  # bytes: what is larger is mapped

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tamis.defaults import NAMED
+from tamis.core.defaults import NAMED
 
 keys = pytest.importorskip("selenium.webdriver.common.keys", reason="selenium is not installed").Keys
 select = pytest.importorskip("selenium.webdriver.support.ui").Select

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from tamis import Document, Index
-from tamis.backup import backup
+from tamis.base.errors import CorruptError, InputError, LockedError
 from tamis.cli import main
-from tamis.errors import CorruptError, InputError, LockedError
+from tamis.index.backup import backup
+from tamis.index.repair import LOST, repair
+from tamis.index.verify import verify
 from tamis.infer.tokens import TokenStore, build_tokens
 from tamis.models.tokenizer import Tokenizer
-from tamis.repair import LOST, repair
-from tamis.retrieve.verify import verify
 
 WRITER = """
 import sys

@@ -15,7 +15,7 @@ import pytest
 
 from tamis.cli import main
 from tamis.formats.corpora import files_left_out
-from tamis.retrieve.index import Index
+from tamis.index.index import Index
 
 Capture = pytest.CaptureFixture[str]
 needs_pipes = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")

@@ -14,9 +14,9 @@ pytest.importorskip("torch")
 import tamis
 from tamis import Index
 from tamis.cli import main
+from tamis.core.ranking import Run
 from tamis.formats import read_corpus, read_queries
 from tamis.models.exits import load_exits
-from tamis.ranking import Run
 
 DEMO = Path(tamis.__file__).parent / "demo_data"
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from tamis import Document, Index, columns
-from tamis.errors import CorruptError, InputError, StorageError, TamisError
-from tamis.retrieve.score import BM25
-from tamis.retrieve.search import Backend
-from tamis.retrieve.verify import verify
+from tamis import Document, Index
+from tamis.base.errors import CorruptError, InputError, StorageError, TamisError
+from tamis.index.score import BM25
+from tamis.index.search import Backend
+from tamis.index.verify import verify
+from tamis.storage import columns
 
 TEXTS = ["sieve flour sieve", "flour cake soup", "", "fine sieve of steel", "soup soup onion"]
 TERMS = ["sieve", "flour", "cake", "soup", "fine", "of", "steel", "onion"]

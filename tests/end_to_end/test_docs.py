@@ -28,8 +28,8 @@ import pytest
 from tamis import Document, Index
 from tamis.cli import VERBS, main
 from tamis.cli.arguments import ArgumentParser
-from tamis.expression import Call, Value
-from tamis.stages import STAGES, parameters_of
+from tamis.core.language import Call, Value
+from tamis.core.registry import STAGES, parameters_of
 
 REPOSITORY = Path(__file__).parents[2]
 README = REPOSITORY / "README.md"

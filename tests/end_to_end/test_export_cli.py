@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tamis.cli import export, main
-from tamis.infer import cross_encoder
+from tamis.infer import scorer as cross_encoder
 from tamis.models.checkpoint import load_checkpoint
 from tamis.models.exits import begin_exits, load_exits, save_exits
 from tamis.models.lists import begin_lists, load_lists, save_lists

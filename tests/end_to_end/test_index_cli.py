@@ -12,12 +12,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from tamis.base.documents import Document
+from tamis.base.errors import InputError
 from tamis.cli import main
-from tamis.documents import Document
-from tamis.errors import InputError
 from tamis.formats import read_corpus, read_queries
 from tamis.formats.corpora import files_left_out, places_of
-from tamis.retrieve.index import Index
+from tamis.index.index import Index
 
 Capture = pytest.CaptureFixture[str]
 

@@ -23,9 +23,9 @@ from typing import Any
 import pytest
 
 from tamis import Document, Index
-from tamis.errors import InputError
-from tamis.retrieve.score import BM25, QueryLikelihood
-from tamis.retrieve.verify import verify
+from tamis.base.errors import InputError
+from tamis.index.score import BM25, QueryLikelihood
+from tamis.index.verify import verify
 
 KILLS = 20
 BUILT = 30  # documents of the first build

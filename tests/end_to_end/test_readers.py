@@ -22,11 +22,11 @@ from pathlib import Path
 import pytest
 
 from tamis import Document, Index
-from tamis.columns import Column, ColumnInfo
-from tamis.errors import UnknownDocumentError
-from tamis.retrieve.index import create
-from tamis.retrieve.score import BM25
-from tamis.retrieve.verify import verify
+from tamis.base.errors import UnknownDocumentError
+from tamis.index.index import create
+from tamis.index.score import BM25
+from tamis.index.verify import verify
+from tamis.storage.columns import Column, ColumnInfo
 
 COMMITS = 25
 Read = Callable[[], int]
@@ -239,7 +239,7 @@ def test_a_search_is_one_commit_while_another_thread_refreshes(
     writer.delete(["old0"])
     writer.merge()
     before = search(index)
-    from tamis.retrieve import index as module
+    from tamis.index import index as module
 
     run = module.search
 
@@ -280,7 +280,7 @@ def test_checksums_are_those_of_one_commit(tmp_path: Path, monkeypatch: pytest.M
             index.merge()
         return Column(path, info)
 
-    monkeypatch.setattr("tamis.retrieve.verify.Column", open_after_a_merge)
+    monkeypatch.setattr("tamis.index.verify.Column", open_after_a_merge)
     assert verify(tmp_path / "idx") == []
     merged = [path for path in opened if path.parent.name == index.segments[0].info.name]
     assert len(merged) == len(index.segments[0].info.columns)

@@ -17,10 +17,10 @@ import pytest
 import tamis as package
 from tamis import Document, Duo, Index, Mono, Run
 from tamis.cli import main
+from tamis.core.registry import build
+from tamis.core.runtime import Runtime
 from tamis.formats import read_corpus, read_queries
-from tamis.infer.runtime import Runtime
-from tamis.rank.given import Documents, GivenRun
-from tamis.stages import build
+from tamis.rank.given_run import Documents, GivenRun
 
 DEMO = Path(package.__file__).parent / "demo_data"
 PIPELINE = "mono(model=m) % 5 >> duo(model=d)"

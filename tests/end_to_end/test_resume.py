@@ -18,8 +18,8 @@ import pytest
 
 from tamis import Index
 from tamis.cli import main
+from tamis.core.journal import count
 from tamis.formats import read_corpus, read_queries
-from tamis.journal import count
 
 DEMO = Path(__file__).parents[2] / "src/tamis/demo_data"
 TIMES = 2  # that each of the 140 queries is asked
@@ -106,7 +106,9 @@ def test_killed_before_every_call_that_ends_the_run(
 ) -> None:
     """Between the last query and the end: before the first call that syncs, renames or removes a file, the
     second, ..."""
-    monkeypatch.setattr("tamis.journal.SYNC_EVERY", math.inf)  # or a slow machine has more calls than others
+    monkeypatch.setattr(
+        "tamis.core.journal.SYNC_EVERY", math.inf
+    )  # or a slow machine has more calls than others
     left: set[tuple[bool, bool]] = set()
     call, finished = 1, False
     while not finished:

@@ -28,7 +28,7 @@ HEAVY = {
     "tokenizers",
     "huggingface_hub",
     "tamis.rank.mono",
-    "tamis.infer.cross_encoder",
+    "tamis.infer.scorer",
 }
 
 
@@ -59,7 +59,7 @@ def test_a_search_without_a_model(index: str, options: list[str]) -> None:
     code = "import sys; from tamis.cli import main; assert main() == 0"
     modules = imported(code, "search", index, "sieve", "--pipeline", "bm25", *options)
     assert "tamis.cli.search" in modules
-    unwanted = HEAVY | {"tamis.cli.demo", "tamis.cli.eval", "tamis.retrieve.kernel"}
+    unwanted = HEAVY | {"tamis.cli.demo", "tamis.cli.eval", "tamis.index.kernel"}
     assert not modules & unwanted
     if "--json" in options:
         assert "rich" not in modules

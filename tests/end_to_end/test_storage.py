@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 
 from tamis import Document, Index
-from tamis.errors import LockedError, StorageError, TamisError
-from tamis.retrieve import build
-from tamis.retrieve.index import create
-from tamis.retrieve.score import BM25
-from tamis.retrieve.verify import verify
+from tamis.base.errors import LockedError, StorageError, TamisError
+from tamis.index import build
+from tamis.index.index import create
+from tamis.index.score import BM25
+from tamis.index.verify import verify
 
 PAGE = 4096
 WORDS = [f"word{n}" for n in range(300)]
@@ -208,7 +208,7 @@ AS_NOBODY = """
     import json, os, sys, tempfile
     from pathlib import Path
     from tamis import Document, Index
-    from tamis.errors import TamisError
+    from tamis.base.errors import TamisError
     from tamis.formats import read_corpus
 
     folder = Path(sys.argv[1])
@@ -336,7 +336,7 @@ def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
         """
         import json, os, resource, sys
         from tamis import Document, Index
-        from tamis.errors import StorageError
+        from tamis.base.errors import StorageError
 
         resource.setrlimit(resource.RLIMIT_FSIZE, (65_536, 65_536))
         try:
@@ -359,7 +359,7 @@ def test_a_limit_on_open_files(tmp_path: Path) -> None:
         """
         import json, resource, sys
         from tamis import Index
-        from tamis.errors import StorageError
+        from tamis.base.errors import StorageError
 
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
         try:

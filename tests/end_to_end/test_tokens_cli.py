@@ -12,10 +12,10 @@ import pytest
 from tamis import Document, Index
 from tamis.cli import main
 from tamis.cli import tokens as command
-from tamis.infer.cross_encoder import BUNDLED, bundled_models, bundled_tokenizer
+from tamis.infer.scorer import BUNDLED, bundled_models, bundled_tokenizer
 from tamis.infer.tokens import TokenStore
-from tamis.locks import folder_lock
 from tamis.models.tokenizer import Tokenizer
+from tamis.storage.locks import folder_lock
 from tests.end_to_end.served import serving
 
 TEXTS = {f"d{n}": f"A sieve of {n} holes, and the soup of day {n * 7}." for n in range(12)}

@@ -11,10 +11,10 @@ import pytest
 import tamis as package
 from tamis import Index
 from tamis.cli import main
+from tamis.core.ranking import Run
 from tamis.evaluate.folds import read_folds
 from tamis.evaluate.measures import evaluate
 from tamis.formats import read_qrels, read_queries
-from tamis.ranking import Run
 
 DEMO = Path(package.__file__).parent / "demo_data"
 PIPELINE = "bm25(k1={k1}, b={b})"

@@ -18,7 +18,7 @@ import importlib.util
 found = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *rest: None if name == "numba" else found(name, *rest)
 from tamis import Document, Index
-from tamis.errors import MissingDependencyError
+from tamis.base.errors import MissingDependencyError
 documents = (Document(f"d{n}", f"tamis sieve{n % 7} cook{n % 5}") for n in range(30_000))
 index = Index.build(documents, sys.argv[1])
 run = index.bm25() % 20
@@ -36,7 +36,7 @@ def test_indexing_and_searching_without_numba_give_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("numba")
-    monkeypatch.setattr("tamis.retrieve.invert.COMPILE_AFTER", 0)  # here both compiled parts run
+    monkeypatch.setattr("tamis.index.invert.COMPILE_AFTER", 0)  # here both compiled parts run
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path / "plain")], capture_output=True, text=True, check=False
     )

@@ -17,15 +17,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tamis import Document, Index, processes
-from tamis.corpus import DuplicateIdError
-from tamis.errors import InputError
+from tamis import Document, Index
+from tamis.base import processes
+from tamis.base.errors import InputError
+from tamis.base.processes import Crew
 from tamis.formats import read_corpus, read_queries
-from tamis.processes import Crew
-from tamis.retrieve import build
-from tamis.retrieve.build import SegmentWriter
-from tamis.retrieve.parcels import Builder
-from tamis.retrieve.verify import verify
+from tamis.index import build
+from tamis.index.build import SegmentWriter
+from tamis.index.parcels import Builder
+from tamis.index.verify import verify
+from tamis.storage.document_store import DuplicateIdError
 from tamis.text.analyze import get_analyzer
 
 DEMO = Path(__file__).parents[2] / "src/tamis/demo_data"
@@ -42,7 +43,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def small_parcels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "PARCEL", 3000)
-    monkeypatch.setattr("tamis.retrieve.postings.BATCH", 300)
+    monkeypatch.setattr("tamis.index.postings.BATCH", 300)
 
 
 def documents(count: int) -> list[Document]:
@@ -64,7 +65,7 @@ def test_the_demo_collection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waiting: None, positions: bool
 ) -> None:
     monkeypatch.setattr(build, "PARCEL", 1 << 18)
-    monkeypatch.setattr("tamis.retrieve.postings.BATCH", 1 << 14)
+    monkeypatch.setattr("tamis.index.postings.BATCH", 1 << 14)
     made = [
         Index.build(read_corpus(DEMO / "corpus.jsonl.gz"), tmp_path / str(n), positions=positions, workers=n)
         for n in (1, 2, 3)
@@ -125,7 +126,7 @@ def test_any_small_collection_in_any_parcels(
     held = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "PARCEL", parcel)
-        patch.setattr("tamis.retrieve.postings.BATCH", batch)
+        patch.setattr("tamis.index.postings.BATCH", batch)
         for n, crew in enumerate(crews[positions]):
             writer = SegmentWriter(folder / str(n), crew, keep="last")
             for identity, (title, text) in zip(ids, collection * 2, strict=False):
@@ -188,7 +189,7 @@ def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import tamis\n"
-        "from tamis.retrieve import build\n"
+        "from tamis.index import build\n"
         "build.PARCEL = 1000\n"
         "documents = (tamis.Document(str(n), 'a sieve for soup') for n in range(500))\n"
         "print('begun')\n"
@@ -207,7 +208,7 @@ import os, signal, sys, time
 from pathlib import Path
 from tamis import processes
 from tamis.cli import main
-from tamis.retrieve import build
+from tamis.index import build
 build.PARCEL = 3000
 processes.Crew._take_back = lambda self: False
 {added}

@@ -19,10 +19,10 @@ import tamis
 from tamis import Index, Query, Ranking
 from tamis.evaluate.measures import evaluate
 from tamis.formats import read_corpus, read_qrels, read_queries
-from tamis.retrieve.feedback import RM3
-from tamis.retrieve.retriever import Retriever
-from tamis.retrieve.score import BM25, Model, QueryLikelihood, TfIdf
-from tamis.retrieve.search import Backend
+from tamis.index.feedback import RM3
+from tamis.index.retriever import Retriever
+from tamis.index.score import BM25, Model, QueryLikelihood, TfIdf
+from tamis.index.search import Backend
 
 ASSETS = Path(__file__).parents[1] / "assets" / "anserini_demo"
 DEMO = Path(tamis.__file__).parent / "demo_data"

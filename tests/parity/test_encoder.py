@@ -95,8 +95,8 @@ def test_every_layer_and_the_logits_equal_those_of_transformers(name, labels, tm
     if segments:
         arguments["token_type_ids"] = kinds
 
-    ends = torch.cat([torch.zeros(1, dtype=torch.int32), lengths.cumsum(0).int()])
-    end_to_end = (ids[seen].int(), kinds[seen].int(), ends, max(LENGTHS))
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int32), lengths.cumsum(0).int()])
+    end_to_end = (ids[seen].int(), kinds[seen].int(), offsets, max(LENGTHS))
     with torch.inference_mode():
         expected = model(**arguments)
         states = encoder.hidden_states(ids, kinds, lengths)
@@ -161,7 +161,7 @@ def test_what_is_saved_gives_equal_scores_in_sentence_transformers(family, label
         ours = Encoder.from_checkpoint(source).packed(
             torch.tensor(inputs.ids),
             torch.tensor(inputs.segments).int(),
-            torch.tensor(inputs.ends).int(),
+            torch.tensor(inputs.offsets).int(),
             int(inputs.lengths.max()),
         )
     assert np.ptp(expected, axis=0).min() > 0.05

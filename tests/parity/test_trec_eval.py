@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import tamis
 from tamis import Index, Query, Ranking
+from tamis.core.ranking import Run
 from tamis.evaluate.measures import evaluate
 from tamis.formats import read_corpus, read_qrels, read_queries, strictly_decreasing
-from tamis.ranking import Run
 
 pytrec_eval = pytest.importorskip("pytrec_eval")
 

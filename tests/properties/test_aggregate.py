@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from tamis.columns import Array
+from tamis.base.arrays import Array
 from tamis.rank.aggregate import Aggregate, aggregate, inferences, opponents, order, probability, sample
 
 EXAMPLES = 5_000 if os.environ.get("TAMIS_HYPOTHESIS") == "thorough" else 200

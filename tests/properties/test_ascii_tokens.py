@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 pytest.importorskip("numba")
 
-from tamis.documents import Document
-from tamis.processes import Crew
-from tamis.retrieve import build, invert
-from tamis.retrieve.ascii_tokens import AsciiTokens
-from tamis.retrieve.build import SegmentWriter
-from tamis.retrieve.parcels import Builder
-from tamis.retrieve.segment import Segment
+from tamis.base.documents import Document
+from tamis.base.processes import Crew
+from tamis.index import build, invert
+from tamis.index.ascii_tokens import AsciiTokens
+from tamis.index.build import SegmentWriter
+from tamis.index.parcels import Builder
+from tamis.index.segment import Segment
 from tamis.text.analyze import get_analyzer
 from tamis.text.wordbreak import split
 
@@ -32,9 +32,9 @@ texts = st.text(alphabet="aZ9_.':,; -\n\x00", max_size=60) | st.text(
 def test_tokens_are_those_of_split(batch: list[str]) -> None:
     table = AsciiTokens(capacity=2)  # so small that it has to grow
     raw = "\n".join(batch).encode()
-    ends = np.cumsum([len(text) + 1 for text in batch])
-    ends[-1] -= 1
-    found = table.number(raw, ends)
+    offsets = np.cumsum([len(text) + 1 for text in batch])
+    offsets[-1] -= 1
+    found = table.number(raw, offsets)
     assert found is not None
     tokens, token_ends, long_tokens = found
     words = {place: raw[start:stop].decode() for place, start, stop in long_tokens.tolist()}

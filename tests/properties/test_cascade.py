@@ -24,7 +24,7 @@ from tamis.models.exits import (
     save_exits,
 )
 from tamis.rank.cascade import cascaded, exited, inferred, keeping, unsure, walked
-from tamis.rank.given import Documents
+from tamis.rank.given_run import Documents
 from tamis.rank.mono import pointwise_inputs
 
 ALPHAS = st.sampled_from([0.0, 0.1, 0.3, 0.5, 0.9]) | st.floats(0, 0.999)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from tamis.columns import Array
+from tamis.base.arrays import Array
 from tamis.rank.aggregate import Aggregate, aggregate, opponents, order, probability
 from tamis.rank.contested import completed, contested, within
 

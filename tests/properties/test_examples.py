@@ -12,7 +12,7 @@ import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tamis.errors import InputError
+from tamis.base.errors import InputError
 from tamis.models.templates import Tokenised
 from tamis.train.examples import (
     Candidates,
@@ -224,7 +224,7 @@ def test_streams_from_disk_are_those_from_memory(data: TrainingSet, seed: int) -
         for one, other in zip(groups(stream, 4), groups(from_disk, 4), strict=True):
             assert plain(one) == plain(other)
             mine, theirs = data.documents.take(one.documents), stored.documents.take(other.documents)
-            assert np.array_equal(mine.ids, theirs.ids) and np.array_equal(mine.ends, theirs.ends)
+            assert np.array_equal(mine.ids, theirs.ids) and np.array_equal(mine.offsets, theirs.offsets)
 
 
 @settings(deadline=None, max_examples=60)

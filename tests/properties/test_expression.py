@@ -11,15 +11,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tamis import Document, Index
-from tamis.defaults import NAMED
-from tamis.errors import ExpressionError
-from tamis.expression import Call, Keep, Node, Then, Value, parse
+from tamis.base.errors import ExpressionError
+from tamis.core.defaults import NAMED
+from tamis.core.language import Call, Keep, Node, Then, Value, parse
+from tamis.core.registry import STAGES, build
+from tamis.index.dependence import SDM, Dependence
+from tamis.index.feedback import RM3
+from tamis.index.retriever import Retriever
+from tamis.index.score import QueryLikelihood
 from tamis.rank.combine import Fuse, Interpolate, Normalise
-from tamis.retrieve.dependence import SDM, Dependence
-from tamis.retrieve.feedback import RM3
-from tamis.retrieve.retriever import Retriever
-from tamis.retrieve.score import QueryLikelihood
-from tamis.stages import STAGES, build
 
 EXAMPLES = 10_000 if os.environ.get("TAMIS_HYPOTHESIS") == "thorough" else 200
 

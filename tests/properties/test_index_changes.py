@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from tamis import Document, Index
-from tamis.errors import UnknownDocumentError
-from tamis.retrieve.dependence import SDM
-from tamis.retrieve.index import IndexWriter, OnDuplicate
-from tamis.retrieve.score import BM25, Model, QueryLikelihood, TfIdf
+from tamis.base.errors import UnknownDocumentError
+from tamis.index.dependence import SDM
+from tamis.index.index import IndexWriter, OnDuplicate
+from tamis.index.score import BM25, Model, QueryLikelihood, TfIdf
 
 THOROUGH = os.environ.get("TAMIS_HYPOTHESIS") == "thorough"
 WORDS = ["ash", "birch", "cedar", "elm", "fir", "oak"]

@@ -17,14 +17,7 @@ from tamis.models.encoder import Encoder  # noqa: E402
 from tamis.models.interaction import DRMM, KNRM, PACRR  # noqa: E402
 from tamis.models.long_plan import Kind, LongDoc  # noqa: E402
 from tamis.models.longdoc import Layout, read  # noqa: E402
-from tamis.models.parade import (  # noqa: E402
-    Attentive,
-    Convolutional,
-    CumulativeGain,
-    Pool,
-    TopScores,
-    Transformer,
-)
+from tamis.models.parade import Attentive, Convolutional, CumulativeGain, Pool, TopScores, Transformer  # noqa: E402
 from tamis.models.passages import new_model  # noqa: E402
 from tamis.models.templates import Special, Tokenised  # noqa: E402
 
@@ -106,10 +99,10 @@ def test_passages_are_pieces_of_their_document(query, documents, even, seed):
     own = np.zeros(len(documents), np.int64)
     made = read(Tokenised.of([query]), own, Tokenised.of(documents), SPECIAL, plan, CONFIG, seed=seed)
     there = Layout.of(made.inputs, SPECIAL)
-    assert there.ends.tolist() == made.ends.tolist()
-    assert (np.diff(there.passages.ends) <= 14).all()
+    assert there.offsets.tolist() == made.offsets.tolist()
+    assert (np.diff(there.passages.offsets) <= 14).all()
     for number, document in enumerate(documents):
-        places = range(made.ends[number], made.ends[number + 1])
+        places = range(made.offsets[number], made.offsets[number + 1])
         pieces = [
             made.inputs.ids[there.text_starts[place] :][: there.text_counts[place]].tolist()
             for place in places

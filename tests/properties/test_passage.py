@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tamis import BM25, AvgP, Document, FirstP, KMaxP, MaxP, Mono, Query, Ranking, ScoreKind, SumP
 from tamis.rank.birch import birch
-from tamis.rank.given import Documents
+from tamis.rank.given_run import Documents
 from tamis.rank.passage import avg_p, first_p, k_max_p, max_p, sum_p
 
 probabilities = st.lists(st.floats(0, 1), min_size=1, max_size=40).map(np.array)

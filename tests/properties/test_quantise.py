@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from tamis.columns import Array
+from tamis.base.arrays import Array
 from tamis.models.checkpoint import load_checkpoint, save_checkpoint
 from tamis.models.graph import build_graph
 from tamis.models.quantise import Int8Matrix, channel_factors, per_row

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tamis import Document, Index
-from tamis.retrieve.score import BM25, Model, QueryLikelihood, TfIdf, Variant
+from tamis.index.score import BM25, Model, QueryLikelihood, TfIdf, Variant
 
 EXAMPLES = 1500 if os.environ.get("TAMIS_HYPOTHESIS") == "thorough" else 40
 VARIANTS: tuple[Variant, ...] = ("lucene", "robertson", "atire", "bm25l", "bm25+")
@@ -258,7 +258,7 @@ def test_four_ways_to_search_agree(case: Case) -> None:
                     assert scores.tolist() == plain_scores.tolist(), (model, query, k)
                     check_against_reference(ids, scores.tolist(), scored, k)
                     with pytest.MonkeyPatch.context() as patch:
-                        patch.setattr("tamis.retrieve.search._worth_tables", lambda *_: False)
+                        patch.setattr("tamis.index.search._worth_tables", lambda *_: False)
                         bare_ids, bare_scores = index.search(query, model, k, **filters)
                     assert ids == bare_ids, (model, query, k)
                     assert scores.tolist() == bare_scores.tolist(), (model, query, k)

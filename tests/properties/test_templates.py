@@ -25,8 +25,8 @@ LIMITS = {"query_limit": st.integers(0, 20), "total_limit": st.integers(9, 60)}
 
 
 def rows(inputs: Inputs) -> list[tuple[list[int], list[int]]]:
-    ends = inputs.ends.tolist()
-    return [(inputs.ids[a:b].tolist(), inputs.segments[a:b].tolist()) for a, b in pairwise(ends)]
+    offsets = inputs.offsets.tolist()
+    return [(inputs.ids[a:b].tolist(), inputs.segments[a:b].tolist()) for a, b in pairwise(offsets)]
 
 
 @settings(deadline=None, max_examples=60)

@@ -1,5 +1,5 @@
 """Fixtures that several files share."""
 
-from tests.unit.serve_work import clock, load
+from tests.unit.serve.doubles import clock, load
 
 __all__ = ["clock", "load"]

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from tamis import __version__
+from tamis.base.errors import InputError, TamisError
 from tamis.cli.arguments import ArgumentParser
 from tamis.cli.console import note
-from tamis.errors import InputError, TamisError
 
 #: Each is a module of this package: `add_arguments(parser)` names the parameters of its `main`.
 VERBS = {

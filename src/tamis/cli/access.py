@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from tamis.base.errors import InputError, TamisError
 from tamis.cli.arguments import ArgumentParser
 from tamis.cli.console import note, warn
-from tamis.errors import InputError, TamisError
-from tamis.files import read_text
+from tamis.storage.files import read_text
 
 if TYPE_CHECKING:
     from tamis.serve.access import Access

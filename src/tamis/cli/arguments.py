@@ -7,10 +7,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn, get_args
 
-from tamis.defaults import NAMED
-from tamis.errors import InputError
-from tamis.files import STDIN
-from tamis.infer.runtime import Device, Precision
+from tamis.base.errors import InputError
+from tamis.core.defaults import NAMED
+from tamis.core.runtime import Device, Precision
+from tamis.storage.files import STDIN
 
 
 class ArgumentParser(argparse.ArgumentParser):

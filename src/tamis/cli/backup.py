@@ -8,7 +8,7 @@ from pathlib import Path
 from tamis.cli.arguments import ArgumentParser, json_argument
 from tamis.cli.console import counted, doing, print_json, size, warn
 from tamis.cli.outputs import check_output
-from tamis.retrieve.index import Index
+from tamis.index.index import Index
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -28,7 +28,7 @@ def main(index: Path, destination: Path, copy: bool, json: bool) -> None:
 
     Every checksum is verified in the copy.
     """
-    from tamis.backup import backup
+    from tamis.index.backup import backup
 
     check_output(destination, str(index), within=False)
     with doing("Copying"):

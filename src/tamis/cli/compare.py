@@ -8,18 +8,18 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+from tamis.base.errors import InputError
 from tamis.cli.arguments import ArgumentParser, check_standard_input, json_argument
 from tamis.cli.console import PLAIN_WIDTH, doing, note, print_table, stdout
 from tamis.cli.eval import relevant_judgments
 from tamis.cli.outputs import check_output
-from tamis.errors import InputError
+from tamis.core.ranking import Run
 from tamis.evaluate.compare import Comparison, Family, compare
 from tamis.evaluate.measures import DEFAULT_MEASURES
 from tamis.evaluate.plot import difference_plot
 from tamis.evaluate.significance import Correction, IntervalMethod, Test
 from tamis.evaluate.tables import Format, terminal, written
-from tamis.files import COMPRESSED_SUFFIXES, atomic_write
-from tamis.ranking import Run
+from tamis.storage.files import COMPRESSED_SUFFIXES, atomic_write
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -220,10 +220,10 @@ def doing(message: str) -> Iterator[None]:
 
 def prepare_kernel() -> None:
     """Compile the search kernel, once per machine, or load it: this time is never part of a query's."""
-    from tamis.retrieve.compiled import numba_installed
+    from tamis.index.compiled import numba_installed
 
     if numba_installed():
-        from tamis.retrieve.warm import warm
+        from tamis.index.warm import warm
 
         with doing("Preparing the search kernel (compiled once per machine)"):
             warm()

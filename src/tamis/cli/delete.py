@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tamis.cli.arguments import ArgumentParser, json_argument
 from tamis.cli.console import counted, print_json
-from tamis.retrieve.index import Index
+from tamis.index.index import Index
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -14,18 +14,18 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tamis.base.documents import Query
+from tamis.base.errors import InputError
 from tamis.cli.arguments import ArgumentParser
 from tamis.cli.console import counted, doing, duration, print_table, printable, size, size_on_disk, stdout
 from tamis.cli.eval import table
 from tamis.cli.outputs import check_output
 from tamis.cli.search import print_ranking, timed
 from tamis.cli.tokens import keep_tokens
-from tamis.documents import Query
-from tamis.errors import InputError
+from tamis.core.ranking import Run
 from tamis.evaluate.measures import evaluate
 from tamis.formats import Qrels, read_corpus, read_qrels, read_queries
-from tamis.ranking import Run
-from tamis.retrieve.index import Index
+from tamis.index.index import Index
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -89,7 +89,7 @@ def _ask(console: Console, index: Index, queries: list[Query], qrels: Qrels) -> 
     for query in queries:
         if query.id in ASKED:
             ranking, seconds = timed(index.bm25() % 3, query.text)
-            relevant = sum(identity in qrels[query.id] for identity in ranking.ids)
+            relevant = sum(doc_id in qrels[query.id] for doc_id in ranking.ids)
             console.print(printable(query.text), style="bold")
             share = f"{relevant} of the {len(qrels[query.id])} passages that answer it"
             console.print(f"{duration(seconds)}; {share} among the first 3\n", style="dim")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tamis.cli.arguments import ArgumentParser
 from tamis.cli.training import Shown, check_out, resumable, say, training_arguments
-from tamis.infer.runtime import Device
+from tamis.core.runtime import Device
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -23,7 +23,7 @@ def main(recipe: Path, out: Path, resume: bool, device: Device, json: bool) -> N
 
     plan = read_distill_recipe(recipe)
     check_out(out, recipe)
-    from tamis.train.distilling import distill
+    from tamis.train.distillation import distill
 
     with resumable(out, resume):
         result = distill(plan, out, device=device, resume=resume, watch=Shown())

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tamis import __version__
+from tamis.base.errors import InputError, TamisError
 from tamis.cli import runtimes
 from tamis.cli.arguments import ArgumentParser, json_argument
 from tamis.cli.console import (
@@ -26,10 +27,9 @@ from tamis.cli.console import (
     size_on_disk,
     stdout,
 )
-from tamis.errors import InputError, TamisError
-from tamis.infer.cross_encoder import bundled_models
-from tamis.retrieve.index import Index
-from tamis.retrieve.verify import verify
+from tamis.index.index import Index
+from tamis.index.verify import verify
+from tamis.infer.scorer import bundled_models
 
 #: What tamis does without, what each adds, and how to get it.
 OPTIONAL = {
@@ -89,7 +89,7 @@ def main(index: Path | None, repair: bool, json: bool) -> None:
 
 
 def _repair(index: Path, json: bool) -> dict[str, Any]:
-    from tamis.repair import LOST, repair
+    from tamis.index.repair import LOST, repair
 
     with doing("Looking for what is damaged"):
         report = repair(index)
@@ -146,10 +146,10 @@ def _kernel() -> dict[str, Any]:
     started = time.perf_counter()
     try:
         with doing("Preparing the search kernel (compiled once per machine)"):
-            from tamis.retrieve.warm import warm
+            from tamis.index.warm import warm
 
             warm()
-            from tamis.retrieve.kernel import top_k
+            from tamis.index.kernel import top_k
     except Exception as error:  # whatever is wrong with numba or llvmlite, this is where to hear of it
         problem = f"numba does not work ({' '.join(str(error).split())}): pip install --force-reinstall numba"
         return {"works": False, "seconds": None, "cache": None, "problems": [problem]}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tamis.base.arrays import Array
+from tamis.base.documents import Query
 from tamis.cli.console import counted, doing, duration, print_json, printable, stdout
-from tamis.columns import Array
-from tamis.documents import Query
-from tamis.plan import Step, calibrate, counts, plan, sample
-from tamis.stage import Stage
+from tamis.core.plan import Step, calibrate, counts, plan, sample
+from tamis.core.stage import Stage
 
 _BOUND = {"exact": "", "most": "at most ", "least": "at least ", "either": ""}
 _EITHER = " (fewer where less is found, more for every further passage)"

@@ -9,9 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+from tamis.base.errors import InputError
 from tamis.cli.arguments import ArgumentParser, check_standard_input
 from tamis.cli.console import counted, print_json, print_table, printable, stdout, warn
-from tamis.errors import InputError
+from tamis.core.ranking import Run
 from tamis.evaluate.formulae import ShortLists
 from tamis.evaluate.measures import (
     DEFAULT_MEASURES,
@@ -27,7 +28,6 @@ from tamis.evaluate.measures import (
 from tamis.evaluate.ties import TIE_RULE, TieEffect, tie_effect
 from tamis.evaluate.trials import Trials, over_trials
 from tamis.formats import Qrels, read_qrels
-from tamis.ranking import Run
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -10,21 +10,21 @@ from typing import Any, get_args
 
 import numpy as np
 
+from tamis.base.arrays import Array
+from tamis.base.errors import InputError
 from tamis.cli.arguments import ArgumentParser, json_argument
 from tamis.cli.console import counted, doing, print_json, size
 from tamis.cli.outputs import check_output
-from tamis.columns import Array
-from tamis.errors import InputError
-from tamis.files import make_folder, storage_errors
 from tamis.formats import read_corpus, read_queries
-from tamis.infer.cross_encoder import BUNDLED, CrossEncoder, bundled_folder, load_bundled
 from tamis.infer.onnx_backend import export
+from tamis.infer.scorer import BUNDLED, CrossEncoder, bundled_folder, load_bundled
 from tamis.models.checkpoint import Checkpoint, load_checkpoint
 from tamis.models.convert import convert
 from tamis.models.graph import Precision
 from tamis.models.long_plan import is_long
 from tamis.models.weights import WeightType
 from tamis.rank.mono import Mono
+from tamis.storage.files import make_folder, storage_errors
 
 _QUERIES, _TEXTS = 8, 8  # of the bundled collection
 

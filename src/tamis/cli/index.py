@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
+from tamis.base.documents import Document
+from tamis.base.errors import InputError
+from tamis.base.processes import available_cores
 from tamis.cli.arguments import ArgumentParser, at_least_one, json_argument
 from tamis.cli.console import (
     counted,
@@ -25,23 +28,13 @@ from tamis.cli.console import (
 )
 from tamis.cli.outputs import check_output
 from tamis.cli.tokens import keep_tokens, tokens_argument
-from tamis.corpus import DuplicateIdError
-from tamis.documents import Document
-from tamis.errors import InputError
-from tamis.files import STDIN
 from tamis.formats import CorpusFormat, SkipReport, read_corpus
-from tamis.formats.corpora import (
-    BEIR_CORPUS,
-    FOLDER_SUFFIXES,
-    files_left_out,
-    is_beir,
-    is_special,
-    places_of,
-)
+from tamis.formats.corpora import BEIR_CORPUS, FOLDER_SUFFIXES, files_left_out, is_beir, is_special, places_of
 from tamis.formats.json_lines import is_blank
-from tamis.processes import available_cores
-from tamis.retrieve.index import Index, IndexWriter, OnDuplicate, create
-from tamis.retrieve.writer import Skipped
+from tamis.index.index import Index, IndexWriter, OnDuplicate, create
+from tamis.index.writer import Skipped
+from tamis.storage.document_store import DuplicateIdError
+from tamis.storage.files import STDIN
 
 MOST_WORKERS = 8  # unless more are asked for: one process reads the corpus, and cannot feed many
 
@@ -258,9 +251,9 @@ def _places_named(corpus: list[str], format: CorpusFormat | None, tally: _Tally)
     try:
         yield
     except DuplicateIdError as error:
-        with doing(f"Looking for {error.identity!r}"):
+        with doing(f"Looking for {error.doc_id!r}"):
             # the refused document was not counted
-            places = places_of(error.identity, *corpus, format=format, first=tally.read + 1)
+            places = places_of(error.doc_id, *corpus, format=format, first=tally.read + 1)
         if not places:
             raise
         remedy = error.remedy

@@ -8,18 +8,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+from tamis.base.documents import Query
+from tamis.base.errors import InputError, TamisError
 from tamis.cli.arguments import ArgumentParser, json_argument, runtime_arguments
 from tamis.cli.console import counted, doing, duration, note, print_json, progress, warn
-from tamis.documents import Query
-from tamis.errors import InputError, TamisError
-from tamis.files import atomic_write
+from tamis.core.journal import count
+from tamis.core.journal import remove as remove_journal
+from tamis.core.plan import rerankers, work_done
+from tamis.core.ranking import Run
+from tamis.core.stage import Stage
 from tamis.formats import TopicField
 from tamis.formats.lines import check_columns
-from tamis.journal import count
-from tamis.journal import remove as remove_journal
-from tamis.plan import rerankers, work_done
-from tamis.ranking import Run
-from tamis.stage import Stage
+from tamis.storage.files import atomic_write
 
 
 def run_arguments(parser: ArgumentParser, what: str = "the TREC run") -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from tamis.cli.arguments import ArgumentParser, json_argument
 from tamis.cli.console import counted, doing, print_json, size, size_on_disk
 from tamis.cli.tokens import keep_tokens
-from tamis.retrieve.index import Index
+from tamis.index.index import Index
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -8,15 +8,15 @@ from typing import get_args
 
 import numpy as np
 
+from tamis.base.documents import Query
 from tamis.cli.arguments import ArgumentParser, at_least_one, check_standard_input, json_argument
 from tamis.cli.console import note, print_json, printable, stdout
 from tamis.cli.rerank import texts_of_run
 from tamis.cli.snippet import snippet
-from tamis.documents import Query
+from tamis.core.ranking import Ranking, Run, Texts
 from tamis.evaluate.moved import Direction, Move, moved
 from tamis.formats import CorpusFormat, TopicField, read_qrels, read_queries
-from tamis.ranking import Ranking, Run, Texts
-from tamis.retrieve.index import Index
+from tamis.index.index import Index
 from tamis.text.analyze import get_analyzer
 
 _INDENT = 4

@@ -10,10 +10,10 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tamis.errors import ExpressionError, InputError
-from tamis.expression import calls, parse
-from tamis.files import STDIN, TEMPORARY
-from tamis.retrieve.manifest import NAME, begins_as_manifest
+from tamis.base.errors import ExpressionError, InputError
+from tamis.core.language import calls, parse
+from tamis.index.manifest import NAME, begins_as_manifest
+from tamis.storage.files import STDIN, TEMPORARY
 
 _MODEL_FILES = ("config.json", "tamis.json")
 _BUNDLED = Path(__file__).parents[1] / "models_data"
@@ -28,7 +28,7 @@ def check_output(output: Path | None, *reads: str | Path | None, within: bool = 
     >>> check_output(Path("new.run"), "old.run", "-", None, "no name " * 1000)
     >>> check_output(Path("-"))
     Traceback (most recent call last):
-    tamis.errors.InputError: '-' is the standard input, which cannot be written: give the name of a file
+    tamis.base.errors.InputError: '-' is the standard input, which cannot be written: give the name of a file
     """
     if output is None:
         return

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tamis.cli.arguments import ArgumentParser
 from tamis.cli.training import Shown, check_out, resumable, say, training_arguments
-from tamis.infer.runtime import Device
+from tamis.core.runtime import Device
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -23,7 +23,7 @@ def main(recipe: Path, out: Path, resume: bool, device: Device, json: bool) -> N
 
     plan = read_pretrain_recipe(recipe)
     check_out(out, recipe)
-    from tamis.train.pretraining import pretrain
+    from tamis.train.pretrain_task import pretrain
 
     with resumable(out, resume):
         result = pretrain(plan, out, device=device, resume=resume, watch=Shown())

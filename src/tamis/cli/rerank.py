@@ -8,20 +8,20 @@ from typing import get_args
 
 import numpy as np
 
+from tamis.base.errors import ExpressionError, InputError
 from tamis.cli.arguments import ArgumentParser, at_least_one, check_standard_input
 from tamis.cli.console import counted, doing, prepare_kernel
 from tamis.cli.dry_run import dry_run as print_plan
 from tamis.cli.job import finish, job_arguments, journal_of, ranked
 from tamis.cli.outputs import check_cache, check_run_output, named_in
-from tamis.errors import ExpressionError, InputError
-from tamis.expression import Node, calls, parse
+from tamis.core.language import Node, calls, parse
+from tamis.core.ranking import Ranking, Run
+from tamis.core.registry import SEARCHING, build
+from tamis.core.runtime import Device, Precision, Runtime
 from tamis.formats import CorpusFormat, TopicField, read_candidates, read_corpus, read_queries
 from tamis.formats.lines import check_column, check_columns
-from tamis.infer.runtime import Device, Precision, Runtime
-from tamis.rank.given import Corpus, Documents, GivenRun
-from tamis.ranking import Ranking, Run
-from tamis.retrieve.index import Index
-from tamis.stages import SEARCHING, build
+from tamis.index.index import Index
+from tamis.rank.given_run import Corpus, Documents, GivenRun
 
 _NAMED = 5  # how many ids an error names
 _MANY = 50_000  # ids, which are looked up faster by compiled code than its loading takes
@@ -175,7 +175,7 @@ def _check_queries(run: Run, known: Collection[str], queries: str) -> None:
 
 def texts_of_run(run: Run, corpus: Sequence[str], format: CorpusFormat | None) -> Corpus:
     """The index, or in memory those documents of the corpus that are in the run."""
-    wanted = list(dict.fromkeys(identity for ranking in run.values() for identity in ranking.ids))
+    wanted = list(dict.fromkeys(doc_id for ranking in run.values() for doc_id in ranking.ids))
     texts: Index | Documents
     if len(corpus) == 1 and (Path(corpus[0]) / "manifest.json").is_file():
         texts = Index.open(corpus[0])
@@ -186,7 +186,7 @@ def texts_of_run(run: Run, corpus: Sequence[str], format: CorpusFormat | None) -
         documents = read_corpus(*corpus, format=format)
         with doing("Reading the corpus"):
             texts = Documents(documents, only=wanted)
-        unknown = [identity for identity in wanted if identity not in texts]
+        unknown = [doc_id for doc_id in wanted if doc_id not in texts]
     if unknown:
         raise InputError(
             f"{' '.join(corpus)} has no text for {_of(unknown, len(wanted), 'document')} of the run",

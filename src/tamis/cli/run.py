@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tamis.base.errors import InputError
 from tamis.cli.arguments import ArgumentParser, at_least_one, pipeline_argument
 from tamis.cli.job import finish, job_arguments, journal_of, ranked
 from tamis.cli.outputs import check_cache, check_run_output, named_in
-from tamis.errors import InputError
-from tamis.expression import parse
+from tamis.core.language import parse
+from tamis.core.plan import rerankers
+from tamis.core.registry import check_searches
+from tamis.core.runtime import Device, Precision, Runtime
 from tamis.formats import TopicField, read_queries
 from tamis.formats.lines import check_column, check_columns
-from tamis.infer.runtime import Device, Precision, Runtime
-from tamis.plan import rerankers
-from tamis.retrieve.index import Index
-from tamis.stages import check_searches
+from tamis.index.index import Index
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -19,7 +19,7 @@ import contextlib, json
 with contextlib.suppress(ImportError):
     import resource
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-from tamis.infer.cross_encoder import cuda_present
+from tamis.infer.scorer import cuda_present
 import torch
 def say(**found): print(json.dumps(found), flush=True)
 say(version=torch.__version__)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from tamis.base.errors import InputError
 from tamis.cli.arguments import ArgumentParser, check_standard_input
 from tamis.cli.console import counted
 from tamis.cli.outputs import check_output
-from tamis.errors import InputError
 from tamis.evaluate.sampling import sample_judgments
 from tamis.formats import read_qrels, read_queries, write_qrels
 

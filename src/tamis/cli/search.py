@@ -10,6 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tamis.base.documents import Query
+from tamis.base.errors import InputError, TamisError
 from tamis.cli.arguments import (
     ArgumentParser,
     at_least_one,
@@ -20,19 +22,17 @@ from tamis.cli.arguments import (
 from tamis.cli.console import counted, doing, duration, note, print_json, printable, stdout
 from tamis.cli.outputs import check_cache, named_in
 from tamis.cli.snippet import Piece, highlight, snippet
-from tamis.defaults import INTERACTIVE
-from tamis.documents import Query
-from tamis.errors import InputError, TamisError
-from tamis.expression import parse
-from tamis.infer.runtime import Device, Precision, Runtime
-from tamis.plan import rerankers, work_done
+from tamis.core.defaults import INTERACTIVE
+from tamis.core.language import parse
+from tamis.core.plan import rerankers, work_done
+from tamis.core.ranking import Ranking, ScoreKind, Span
+from tamis.core.registry import check_searches
+from tamis.core.runtime import Device, Precision, Runtime
+from tamis.core.stage import Pipeline, Stage, TopK
+from tamis.index.feedback import RM3
+from tamis.index.index import Index, TermContribution
+from tamis.index.retriever import Retriever
 from tamis.rank.evidence import whole_sentences
-from tamis.ranking import Ranking, ScoreKind, Span
-from tamis.retrieve.feedback import RM3
-from tamis.retrieve.index import Index, TermContribution
-from tamis.retrieve.retriever import Retriever
-from tamis.stage import Kept, Pipeline, Stage
-from tamis.stages import check_searches
 from tamis.text.analyze import Analyzer
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def main(
             after = each_stage(stage % k, text)
         ranking, seconds = after[-1][1], time.perf_counter() - started
         if explain:
-            explanations = {identity: places(after, identity) for identity in ranking.ids}
+            explanations = {doc_id: places(after, doc_id) for doc_id in ranking.ids}
     else:
         ranking, seconds = timed(stage % k, text)
         if explain:
@@ -115,11 +115,11 @@ def main(
 def timed(stage: Stage, text: str) -> tuple[Ranking, float]:
     """A query's ranking and its time; a query that had the compiled kernel loaded is asked again."""
     while True:
-        loaded = "tamis.retrieve.kernel" in sys.modules
+        loaded = "tamis.index.kernel" in sys.modules
         started = time.perf_counter()
         ranking = stage(text)
         seconds = time.perf_counter() - started
-        if loaded == ("tamis.retrieve.kernel" in sys.modules):
+        if loaded == ("tamis.index.kernel" in sys.modules):
             return ranking, seconds
 
 
@@ -145,20 +145,20 @@ def each_stage(stage: Stage, text: str) -> list[tuple[Stage, Ranking]]:
     return after
 
 
-def places(after: Sequence[tuple[Stage, Ranking]], identity: str) -> list[Place]:
+def places(after: Sequence[tuple[Stage, Ranking]], doc_id: str) -> list[Place]:
     """Where each of those stages that had a document put it."""
     return [
         Place(repr(stage), hit.rank, hit.score, ranking.kind)
         for stage, ranking in after
         for hit in ranking
-        if hit.id == identity
+        if hit.id == doc_id
     ]
 
 
 def expanded_query(stage: Stage, text: str) -> tuple[Mapping[str, float], Retriever]:
     """The terms that the pipeline's last stage searched for, and the retriever it searched with."""
     stages = stage.stages if isinstance(stage, Pipeline) else (stage,)
-    last = stages[-1].stage if isinstance(stages[-1], Kept) else stages[-1]
+    last = stages[-1].stage if isinstance(stages[-1], TopK) else stages[-1]
     if isinstance(last, Retriever):
         return last.index.weights(text), last
     if isinstance(last, RM3) and len(stages) > 1:

@@ -7,21 +7,16 @@ import re
 from contextlib import nullcontext
 from pathlib import Path
 
+from tamis.base.errors import MissingDependencyError
 from tamis.cli.access import KEY, access_arguments, access_of, certificate_of, reloading
-from tamis.cli.arguments import (
-    ArgumentParser,
-    at_least_one,
-    pipeline_argument,
-    runtime_arguments,
-)
+from tamis.cli.arguments import ArgumentParser, at_least_one, pipeline_argument, runtime_arguments
 from tamis.cli.console import counted, note, warn
 from tamis.cli.outputs import check_cache, check_output, named_in
-from tamis.defaults import INTERACTIVE
-from tamis.errors import MissingDependencyError
-from tamis.files import STDIN
-from tamis.infer.runtime import Device, Precision, Runtime
-from tamis.retrieve.index import Index
+from tamis.core.defaults import INTERACTIVE
+from tamis.core.runtime import Device, Precision, Runtime
+from tamis.index.index import Index
 from tamis.serve.limits import LONGEST_DEADLINE, Limits
+from tamis.storage.files import STDIN
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
 _DEFAULT = Limits()
@@ -124,7 +119,7 @@ def main(
         raise MissingDependencyError(
             f"serving needs {error.name}, which is not installed", remedy="pip install 'tamis[serve]'"
         ) from error
-    from tamis.plan import rerankers
+    from tamis.core.plan import rerankers
     from tamis.serve.background import tokens_in_background
     from tamis.serve.examples import example_queries
     from tamis.serve.pipelines import Pipelines

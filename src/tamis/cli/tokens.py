@@ -7,10 +7,10 @@ import sys
 import time
 from pathlib import Path
 
+from tamis.base.errors import TamisError
 from tamis.cli.arguments import ArgumentParser, json_argument
 from tamis.cli.console import counted, duration, note, print_json, progress, size, size_on_disk, warn
-from tamis.errors import TamisError
-from tamis.retrieve.index import Index
+from tamis.index.index import Index
 
 #: Documents that are tokenised unasked: seconds, where a million take minutes.
 AT_ONCE = 100_000
@@ -30,7 +30,7 @@ def main(index: Path, model: str, revision: str | None, json: bool) -> None:
 
     Reranking then does not tokenise them query by query. Models with the same tokenizer share the tokens.
     """
-    from tamis.infer.cross_encoder import CrossEncoder
+    from tamis.infer.scorer import CrossEncoder
     from tamis.infer.tokens import build_tokens
 
     opened = Index.open(index)
@@ -72,7 +72,7 @@ def keep_tokens(index: Path, wanted: bool | None) -> None:
     if wanted is False:
         return
     # not before: what indexes without tokens must not wait for it
-    from tamis.infer.cross_encoder import bundled_tokenizer
+    from tamis.infer.scorer import bundled_tokenizer
     from tamis.infer.tokens import build_tokens, untokenised
 
     try:

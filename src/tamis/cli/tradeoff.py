@@ -9,12 +9,13 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+from tamis.base.errors import InputError
 from tamis.cli.arguments import ArgumentParser, at_least_one, json_argument, runtime_arguments
+from tamis.cli.candidates import check_given, given_arguments, given_run, index_argument
 from tamis.cli.console import counted, print_json, print_table, printable, progress, stdout, warn
-from tamis.cli.given import check_given, given_arguments, given_run, index_argument
 from tamis.cli.outputs import check_cache, check_output, named_in
 from tamis.cli.rerank import check_reranks
-from tamis.errors import InputError
+from tamis.core.runtime import Device, Precision, Runtime
 from tamis.evaluate.budget import Budget, frontier
 from tamis.evaluate.candidates import candidates, expression_of
 from tamis.evaluate.grid import check_holes, parse_grid, settings
@@ -22,10 +23,9 @@ from tamis.evaluate.measures import parse_measures
 from tamis.evaluate.report import html, method, summary
 from tamis.evaluate.tradeoff import TIMED, Search, Tradeoff, cells, milliseconds, trade_off
 from tamis.evaluate.tradeoff_plot import plots
-from tamis.files import atomic_write
 from tamis.formats import CorpusFormat, TopicField, read_qrels, read_queries
-from tamis.infer.runtime import Device, Precision, Runtime
-from tamis.retrieve.index import Index
+from tamis.index.index import Index
+from tamis.storage.files import atomic_write
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tamis.cli.arguments import ArgumentParser
 from tamis.cli.training import Shown, check_out, resumable, say, say_folds, training_arguments
-from tamis.infer.runtime import Device
+from tamis.core.runtime import Device
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -51,7 +51,7 @@ def main(recipe: Path, out: Path, resume: bool, device: Device, json: bool) -> N
 
             result = listwise.train_by_recipe(plan, out, device=device, resume=resume, watch=Shown())
         else:
-            from tamis.train import loop
+            from tamis.train import ranking as loop
 
             result = loop.train_by_recipe(plan, out, device=device, resume=resume, watch=Shown())
     say(result, out, measure, json)

@@ -13,17 +13,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from tamis.base.errors import InputError, MissingDependencyError
 from tamis.cli.arguments import ArgumentParser, json_argument
 from tamis.cli.console import LOG_EVERY, counted, duration, note, print_json, progress, warn
 from tamis.cli.outputs import check_output, strings_in
-from tamis.errors import InputError, MissingDependencyError
-from tamis.files import storage_errors
-from tamis.infer.runtime import Device
+from tamis.core.runtime import Device
+from tamis.storage.files import storage_errors
 from tamis.train.watch import Watch
 
 if TYPE_CHECKING:
-    from tamis.train.fit import Result
     from tamis.train.folds import FoldsResult
+    from tamis.train.loop import Result
 
 
 def training_arguments(parser: ArgumentParser) -> None:

@@ -7,28 +7,23 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tamis.cli.arguments import (
-    ArgumentParser,
-    at_least_one,
-    json_argument,
-    runtime_arguments,
-)
+from tamis.base.errors import InputError
+from tamis.cli.arguments import ArgumentParser, at_least_one, json_argument, runtime_arguments
+from tamis.cli.candidates import check_given, given_arguments, given_run, index_argument
 from tamis.cli.console import counted, print_json, print_table, printable, progress, stdout, warn
-from tamis.cli.given import check_given, given_arguments, given_run, index_argument
 from tamis.cli.job import run_arguments
 from tamis.cli.outputs import check_cache, check_output, check_run_output, named_in
 from tamis.cli.rerank import check_reranks
-from tamis.errors import InputError
+from tamis.core.language import parse
+from tamis.core.runtime import Device, Precision, Runtime
 from tamis.evaluate.folds import Fold, make_folds, read_folds, write_folds
 from tamis.evaluate.grid import check_holes, fill, parse_grid, pipelines_of, settings, spelled
 from tamis.evaluate.measures import parse_measures
 from tamis.evaluate.tune import CrossValidation, cross_validate
-from tamis.expression import parse
-from tamis.files import atomic_write
 from tamis.formats import CorpusFormat, Qrels, TopicField, read_qrels, read_queries
 from tamis.formats.lines import check_column, check_columns
-from tamis.infer.runtime import Device, Precision, Runtime
-from tamis.retrieve.index import Index
+from tamis.index.index import Index
+from tamis.storage.files import atomic_write
 
 _NAMED = 10  # how many queries a warning names
 

@@ -10,18 +10,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from tamis.columns import Array
-from tamis.errors import InputError
+from tamis.base.arrays import Array
+from tamis.base.errors import InputError
 from tamis.evaluate.chance import seeded
 from tamis.evaluate.grid import Setting
-from tamis.evaluate.significance import (
-    NOISE,
-    RESAMPLES,
-    Interval,
-    bootstrap_interval,
-    t_test,
-    without_spread,
-)
+from tamis.evaluate.significance import NOISE, RESAMPLES, Interval, bootstrap_interval, t_test, without_spread
 
 Cost = Literal["inferences", "latency"]
 

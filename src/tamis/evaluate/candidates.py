@@ -13,17 +13,17 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from tamis.errors import ExpressionError
-from tamis.evaluate.given import begun_with
+from tamis.base.errors import ExpressionError
+from tamis.core.language import Call, Keep, Node, Then, Value, keep, parse, then
+from tamis.core.registry import build
+from tamis.core.runtime import Runtime
+from tamis.core.stage import Stage
+from tamis.evaluate.first_stage import begun_with
 from tamis.evaluate.grid import Grid, Setting, fill, settings
 from tamis.evaluate.sharing import with_one_cache
-from tamis.expression import Call, Keep, Node, Then, Value, keep, parse, then
-from tamis.infer.runtime import Runtime
-from tamis.stage import Stage
-from tamis.stages import build
 
 if TYPE_CHECKING:
-    from tamis.retrieve.index import Index
+    from tamis.index.index import Index
 
 _KEEP_NONE = re.compile(r"%\s*0(?![\w.])")
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')

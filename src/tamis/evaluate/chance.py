@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tamis.errors import InputError
+from tamis.base.errors import InputError
 
 
 def seeded(seed: int) -> np.random.Generator:
@@ -22,7 +22,7 @@ def check_seed(seed: int) -> None:
 
     >>> check_seed(-1)
     Traceback (most recent call last):
-    tamis.errors.InputError: the seed -1: use a whole number of at least 0
+    tamis.base.errors.InputError: the seed -1: use a whole number of at least 0
     """
     if seed < 0:
         raise InputError(f"the seed {seed}", remedy="use a whole number of at least 0")

@@ -12,8 +12,9 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from tamis.columns import Array
-from tamis.errors import InputError, TamisError
+from tamis.base.arrays import Array
+from tamis.base.errors import InputError, TamisError
+from tamis.core.ranking import Ranking
 from tamis.evaluate.measures import DEFAULT_MEASURES, Evaluation, evaluate, parse_measures, with_companions
 from tamis.evaluate.significance import (
     CORRECTIONS,
@@ -33,7 +34,6 @@ from tamis.evaluate.significance import (
     without_spread,
 )
 from tamis.formats import Qrels
-from tamis.ranking import Ranking
 
 Family = int | Literal["all", "measure"]
 """The tests that one correction covers: all of a comparison, those of one measure, or a number of tests, of
@@ -142,7 +142,7 @@ def compare(
     A difference is significant where the corrected p-value is below `alpha`; intervals have a confidence of
     1 - `alpha`, each for itself.
 
-    >>> from tamis.documents import Query
+    >>> from tamis.base.documents import Query
     >>> def ranked(*ids):
     ...     return {"q1": Ranking(Query("q1", ""), ids, np.arange(len(ids), 0, -1.0))}
     >>> found = compare({"q1": {"d1": 1}}, {"bm25": ranked("d2", "d1"), "mono": ranked("d1", "d2")}, ["RR"])

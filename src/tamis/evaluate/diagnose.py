@@ -15,13 +15,13 @@ from types import MappingProxyType
 
 import numpy as np
 
-from tamis.columns import Array
-from tamis.documents import Document
-from tamis.errors import InputError
+from tamis.base.arrays import Array
+from tamis.base.documents import Document
+from tamis.base.errors import InputError
+from tamis.core.ranking import Ranking
+from tamis.core.stage import Stage
 from tamis.evaluate.significance import bootstrap_interval
-from tamis.rank.given import placed
-from tamis.ranking import Ranking
-from tamis.stage import Stage
+from tamis.rank.given_run import placed
 from tamis.text.analyze import ENGLISH
 from tamis.text.segment import sentences
 
@@ -199,7 +199,7 @@ def _scores(stage: Stage, rankings: Sequence[Ranking], texts: Sequence[Sequence[
                 f"{stage!r} drops candidates", remedy="give a stage that scores all, as mono does"
             )
         of = dict(zip(ranking.ids, ranking.log_odds().tolist(), strict=True))
-        scores.append(np.array([of[identity] for identity in candidates.ids]))
+        scores.append(np.array([of[doc_id] for doc_id in candidates.ids]))
     return scores
 
 

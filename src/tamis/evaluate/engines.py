@@ -9,11 +9,11 @@ from typing import Any
 import ir_measures
 from ir_measures.measures.base import MeanAgg
 
-from tamis.errors import TamisError
+from tamis.base.errors import TamisError
+from tamis.core.ranking import Ranking
 from tamis.evaluate import formulae
 from tamis.evaluate.formulae import ALL, Graded, ShortLists
 from tamis.formats import Qrels, strictly_decreasing
-from tamis.ranking import Ranking
 
 Formula = Callable[[Graded], float]
 

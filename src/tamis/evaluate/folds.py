@@ -18,13 +18,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tamis.errors import InputError, quoted
+from tamis.base.errors import InputError, quoted
+from tamis.base.nested import parse_json
 from tamis.evaluate.chance import seeded
 from tamis.evaluate.judgments import checked
-from tamis.files import PathLike, atomic_write, read_text
 from tamis.formats import Qrels
 from tamis.formats.lines import read_lines, split_columns
-from tamis.nested import parse_json
+from tamis.storage.files import PathLike, atomic_write, read_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ def check_folds(folds: Sequence[Fold]) -> None:
 
     >>> check_folds([Fold(train=("q1", "q2"), test=("q2",))])
     Traceback (most recent call last):
-    tamis.errors.InputError: the query 'q2' is in the training and the test part of one fold: take it ...
+    tamis.base.errors.InputError: the query 'q2' is in the training and the test part of one fold: take it ...
     """
     if not folds:
         raise InputError("no fold", remedy="give some")

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from tamis.columns import Array
+from tamis.base.arrays import Array
 
 Gain = Literal["linear", "exp"]
 ShortLists = Literal["k", "l"]
@@ -44,7 +44,7 @@ def graded(ids: Sequence[str], judgments: Mapping[str, int]) -> Graded:
     >>> found.grades.tolist(), found.pool.tolist()
     ([0, 2], [2, 1, 0])
     """
-    places = [rank for rank, identity in enumerate(ids) if identity in judgments]
+    places = [rank for rank, doc_id in enumerate(ids) if doc_id in judgments]
     grades = np.full(len(ids), UNJUDGED)
     grades[places] = [judgments[ids[rank]] for rank in places]
     return Graded(grades, np.sort(np.array(list(judgments.values()), np.int64))[::-1])

@@ -14,16 +14,16 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING
 
-from tamis.errors import ExpressionError, InputError
-from tamis.evaluate.given import begun_with
+from tamis.base.errors import ExpressionError, InputError
+from tamis.core.language import Call, Node, Then, Value, parse
+from tamis.core.registry import build
+from tamis.core.runtime import Runtime
+from tamis.core.stage import Pipeline, Stage
+from tamis.evaluate.first_stage import begun_with
 from tamis.evaluate.sharing import with_one_cache
-from tamis.expression import Call, Node, Then, Value, parse
-from tamis.infer.runtime import Runtime
-from tamis.stage import Pipeline, Stage
-from tamis.stages import build
 
 if TYPE_CHECKING:
-    from tamis.retrieve.index import Index
+    from tamis.index.index import Index
 
 Grid = Mapping[str, Sequence[Value]]
 Setting = dict[str, Value]
@@ -195,7 +195,7 @@ def check_holes(template: str, names: Iterable[str]) -> None:
 
     >>> check_holes("bm25(k1={k1})", ["b"])
     Traceback (most recent call last):
-    tamis.errors.ExpressionError: the pipeline has {k1}, of which the grid has no values: add --grid k1=...
+    tamis.base.errors.ExpressionError: the pipeline has {k1}, of which the grid has no values: add ...
     """
     holes = [hole.strip() for hole in _HOLE.findall(template)]
     known = list(names)

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tamis.documents import Query
-from tamis.errors import InputError
+from tamis.base.documents import Query
+from tamis.base.errors import InputError
 from tamis.evaluate.budget import ALPHA, clearly_worse
 from tamis.evaluate.chance import seeded
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tamis.errors import InputError
+from tamis.base.errors import InputError
 from tamis.formats import Qrels
 
 
@@ -21,7 +21,7 @@ def checked(qrels: Qrels) -> Qrels:
     {'q1': {'d1': 2, 'd2': 1}}
     >>> checked({"q1": {"d1": 0.5}})
     Traceback (most recent call last):
-    tamis.errors.InputError: query 'q1': the grade 0.5 of 'd1' is not a whole number: give 0, 1, 2, ...
+    tamis.base.errors.InputError: query 'q1': the grade 0.5 of 'd1' is not a whole number: give 0, 1, 2, ...
     """
     if not isinstance(qrels, Mapping):  # from callers without a type checker, as all of these
         raise InputError(f"judgments are no {type(qrels).__name__}", remedy="give {qid: {docid: grade}}")

@@ -24,11 +24,11 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from tamis.errors import InputError
+from tamis.base.errors import InputError
+from tamis.core.ranking import Ranking, check_ids
 from tamis.evaluate.formulae import Graded, ShortLists, graded
 from tamis.evaluate.judgments import with_relevant
 from tamis.formats import Qrels
-from tamis.ranking import Ranking, check_ids
 
 DEFAULT_MEASURES = ("nDCG@10", "AP", "RR@10", "P@10", "R@1000")
 _EXAMPLES = "nDCG@10, AP, RR@10, P@10, R@1000, Judged@10, Bpref, Rprec, RBP(p=0.8), Success@5 or AP(rel=2)"
@@ -60,7 +60,7 @@ def parse_measures(names: str | Iterable[str]) -> list[Any]:
     [nDCG@10]
     >>> parse_measures(["nDGC@10"])
     Traceback (most recent call last):
-    tamis.errors.InputError: there is no measure 'nDGC@10': use a name such as nDCG@10, AP, ...
+    tamis.base.errors.InputError: there is no measure 'nDGC@10': use a name such as nDCG@10, AP, ...
     """
     from tamis.evaluate.engines import parse
 
@@ -119,7 +119,7 @@ def evaluate(
     same queries. `mean` is over the queries; GMAP is AP's geometric one.
 
     >>> import numpy as np
-    >>> from tamis.documents import Query
+    >>> from tamis.base.documents import Query
     >>> run = {"q1": Ranking(Query("q1", "sieve"), ("d2", "d1"), np.array([7.0, 7.0]))}
     >>> evaluate({"q1": {"d1": 1}, "q2": {"d5": 1}}, run, ["RR", "P@1"]).mean
     {'RR': 0.25, 'P@1': 0.0}
@@ -195,22 +195,22 @@ def values(
 def condensed(ranking: Ranking, judgments: Mapping[str, int]) -> Ranking:
     """The ranking without the documents that are not judged (Sakai 2007).
 
-    >>> from tamis.documents import Query
+    >>> from tamis.base.documents import Query
     >>> ranking = Ranking(Query("q", ""), ("d1", "d2", "d3"), np.array([3.0, 2.0, 1.0]))
     >>> condensed(ranking, {"d3": 1, "d1": 0}).ids
     ('d1', 'd3')
     """
-    kept = [place for place, identity in enumerate(ranking.ids) if identity in judgments]
+    kept = [place for place, doc_id in enumerate(ranking.ids) if doc_id in judgments]
     return replace(ranking, ids=tuple(ranking.ids[place] for place in kept), scores=ranking.scores[kept])
 
 
 def check_ranking(ranking: Ranking) -> None:
     """Refuse what has no order: a document twice, scores that are no numbers or that increase.
 
-    >>> from tamis.documents import Query
+    >>> from tamis.base.documents import Query
     >>> check_ranking(Ranking(Query("q1", ""), ("d1", "d1"), np.array([2.0, 1.0])))
     Traceback (most recent call last):
-    tamis.errors.InputError: query 'q1': the document 'd1' comes twice: keep one of them
+    tamis.base.errors.InputError: query 'q1': the document 'd1' comes twice: keep one of them
     """
     query, ids, scores = ranking.query.id, ranking.ids, ranking.scores
     if len(set(ids)) < len(ids):

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from heapq import nsmallest
 from typing import Literal, get_args
 
-from tamis.errors import InputError
+from tamis.base.errors import InputError
+from tamis.core.ranking import Ranking
 from tamis.evaluate.measures import check_ranking
 from tamis.formats import Qrels
-from tamis.ranking import Ranking
 
 Direction = Literal["both", "up", "down"]
 
@@ -49,7 +49,7 @@ def moved(
     documents of at least that grade.
 
     >>> import numpy as np
-    >>> from tamis.documents import Query
+    >>> from tamis.base.documents import Query
     >>> bm25 = {"q": Ranking(Query("q", ""), ("d1", "d2", "d3"), np.array([3.0, 2.0, 1.0]))}
     >>> mono = {"q": Ranking(Query("q", ""), ("d3", "d1", "d2"), np.array([0.9, 0.2, 0.1]))}
     >>> moved(bm25, mono, 1, qrels={"q": {"d3": 1}})
@@ -83,8 +83,8 @@ def _moves(
             continue
         for each in (before[qid], ranking):
             check_ranking(each)
-        stood = {identity: rank for rank, identity in enumerate(before[qid].ids, start=1)}
+        stood = {doc_id: rank for rank, doc_id in enumerate(before[qid].ids, start=1)}
         grades = qrels.get(qid, {})
-        for rank, identity in enumerate(ranking.ids, start=1):
-            if identity in stood:
-                yield Move(qid, identity, stood[identity], rank, grades.get(identity))
+        for rank, doc_id in enumerate(ranking.ids, start=1):
+            if doc_id in stood:
+                yield Move(qid, doc_id, stood[doc_id], rank, grades.get(doc_id))

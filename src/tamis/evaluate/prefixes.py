@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tamis.documents import Query
+from tamis.base.documents import Query
+from tamis.core.plan import rerankers
+from tamis.core.ranking import Ranking, Run
+from tamis.core.stage import Pipeline, Stage, TopK
 from tamis.evaluate.sharing import Readings, remembered, share_encoders
-from tamis.plan import rerankers
 from tamis.rank.combine import Fuse, Interpolate
-from tamis.ranking import Ranking, Run
-from tamis.stage import Kept, Pipeline, Stage
 
 
 def run_each(
@@ -79,8 +79,8 @@ def _applied(stage: Stage, rankings: Sequence[Ranking]) -> list[Ranking]:
 
 def _one_of_each(stage: Stage, known: dict[str, Stage]) -> Stage:
     """The stage that we know by its fingerprint, so that a model is loaded once."""
-    if isinstance(stage, Kept):
-        return Kept(_one_of_each(stage.stage, known), stage.k)
+    if isinstance(stage, TopK):
+        return TopK(_one_of_each(stage.stage, known), stage.k)
     return known.setdefault(stage.fingerprint, stage)
 
 
@@ -94,8 +94,8 @@ class _Inside:
 
     def sharing(self, stage: Stage) -> Stage:
         """The stage, with those inside it that remember what they have ranked."""
-        if isinstance(stage, Kept):
-            return Kept(self.sharing(stage.stage), stage.k)
+        if isinstance(stage, TopK):
+            return TopK(self.sharing(stage.stage), stage.k)
         if isinstance(stage, Interpolate):
             return Interpolate(self._remembered(stage.stage), stage.alpha, stage.normalise)
         if isinstance(stage, Fuse):

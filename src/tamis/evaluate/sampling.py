@@ -21,7 +21,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from tamis.errors import InputError
+from tamis.base.errors import InputError
 from tamis.evaluate.chance import seeded
 from tamis.formats import Qrels
 

@@ -9,14 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from tamis import expression
-from tamis.plan import rerankers
-from tamis.ranking import Ranking
-from tamis.stage import Kept, Stage
+from tamis.core import language as expression
+from tamis.core.plan import rerankers
+from tamis.core.ranking import Ranking
+from tamis.core.stage import Stage, TopK
 
 if TYPE_CHECKING:
-    from tamis.infer.cross_encoder import CrossEncoder
-    from tamis.infer.runtime import Runtime
+    from tamis.core.runtime import Runtime
+    from tamis.infer.scorer import CrossEncoder
     from tamis.rank.birch import Birch, Sentences
     from tamis.rank.reranker import Reranker
 
@@ -37,13 +37,13 @@ def share_encoders(models: Iterable[Reranker]) -> None:
 def with_one_cache(runtime: Runtime) -> Runtime:
     """With its file of scores opened: one connection, not one a stage.
 
-    >>> from tamis.infer.runtime import Runtime
+    >>> from tamis.core.runtime import Runtime
     >>> with_one_cache(Runtime(workers=1))
     Runtime(device='auto', precision='auto', workers=1, cache=None)
     """
     if not isinstance(runtime.cache, str | Path):
         return runtime
-    from tamis.rank.cache import ScoreCache
+    from tamis.infer.score_cache import ScoreCache
 
     return replace(runtime, cache=ScoreCache(runtime.cache))
 
@@ -51,7 +51,7 @@ def with_one_cache(runtime: Runtime) -> Runtime:
 def as_birch(stage: Stage) -> Birch | None:
     """The stage, if it is a Birch; without a model in it nothing is imported to find out.
 
-    >>> from tamis.stages import build
+    >>> from tamis.core.registry import build
     >>> as_birch(build("birch(mono)")), as_birch(build("normalise"))
     (birch(mono), None)
     """
@@ -76,8 +76,8 @@ class Readings:
 
     def sharing(self, stage: Stage) -> Stage:
         """The stage, or one that ranks as it does and takes the sentences' scores from here."""
-        if isinstance(stage, Kept):
-            return Kept(self.sharing(stage.stage), stage.k)
+        if isinstance(stage, TopK):
+            return TopK(self.sharing(stage.stage), stage.k)
         if (birch := as_birch(stage)) is None:
             return stage
 
@@ -95,7 +95,7 @@ class Readings:
 def remembered(stage: Stage) -> Stage:
     """The stage, ranking each ranking once, to any depth.
 
-    >>> from tamis.stages import build
+    >>> from tamis.core.registry import build
     >>> remembered(build("normalise"))
     normalise
     """

@@ -16,15 +16,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from tamis.documents import Query
+from tamis.base.documents import Query
+from tamis.core.language import Call
+from tamis.core.plan import rerankers
+from tamis.core.ranking import Ranking, Run
+from tamis.core.stage import Pipeline, Stage, TopK
 from tamis.evaluate.sharing import Readings, as_birch, share_encoders
-from tamis.expression import Call
-from tamis.plan import rerankers
-from tamis.ranking import Ranking, Run
-from tamis.stage import Kept, Pipeline, Stage
 
 if TYPE_CHECKING:
-    from tamis.rank.cache import ScoreCache
+    from tamis.infer.score_cache import ScoreCache
     from tamis.rank.reranker import Reranker
 
 WARM_UP = 1  # queries that are ranked before the clock is looked at
@@ -156,7 +156,7 @@ def _steps(stage: Stage) -> Iterator[Stage]:
         for part in stage.stages:
             yield from _steps(part)
     # a model reads all its candidates whatever is kept of them; a search does less for a smaller k
-    elif isinstance(stage, Kept) and rerankers(stage.stage) == [stage.stage]:
+    elif isinstance(stage, TopK) and rerankers(stage.stage) == [stage.stage]:
         yield from (stage.stage, _Cut(stage.k))
     else:
         yield stage
@@ -236,7 +236,7 @@ def _share(models: Sequence[Reranker]) -> None:
     """One encoder a model, which four aggregations would otherwise load four times, and one cache."""
     if not models:
         return
-    from tamis.rank.cache import ScoreCache
+    from tamis.infer.score_cache import ScoreCache
 
     share_encoders(models)
     memory = ScoreCache(":memory:")

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tamis.columns import Array
+from tamis.base.arrays import Array
+from tamis.core.ranking import Ranking
 from tamis.evaluate.formulae import ShortLists, graded
 from tamis.evaluate.measures import (
     DEFAULT_MEASURES,
@@ -20,7 +21,6 @@ from tamis.evaluate.measures import (
     values,
 )
 from tamis.formats import Qrels
-from tamis.ranking import Ranking
 
 TIE_RULE = "by the rank column, then as in the file"  # what `Run.read` does with equal scores
 _NOISE = 1e-12  # a sum in another order
@@ -49,7 +49,7 @@ def tie_effect(
     run as it stands. Scores are tied where they are equal as float32, in which trec_eval holds them. What is
     about unjudged documents (`Judged`) is left out: none of them is better than another.
 
-    >>> from tamis.documents import Query
+    >>> from tamis.base.documents import Query
     >>> from tamis.evaluate.measures import evaluate
     >>> run = {"q": Ranking(Query("q", ""), ("d1", "d2"), np.array([7.0, 7.0]))}
     >>> qrels = {"q": {"d2": 1}}

@@ -18,8 +18,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tamis.documents import Query
-from tamis.errors import InputError
+from tamis.base.documents import Query
+from tamis.base.errors import InputError
+from tamis.core.plan import rerankers
+from tamis.core.stage import Stage
 from tamis.evaluate.budget import ALPHA, Budget, Choice, Cost, Latency, Point, choose, frontier
 from tamis.evaluate.candidates import Candidate
 from tamis.evaluate.chance import check_seed, seeded
@@ -29,9 +31,7 @@ from tamis.evaluate.judgments import with_relevant
 from tamis.evaluate.measures import over_queries, parse_measures, values
 from tamis.evaluate.sweep import WARM_UP, Sweep, Work
 from tamis.formats import Qrels
-from tamis.plan import rerankers
-from tamis.rank.given import GivenRun
-from tamis.stage import Stage
+from tamis.rank.given_run import GivenRun
 
 Search = Literal["grid", "halving"]
 

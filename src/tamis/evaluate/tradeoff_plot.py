@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
+from tamis.core.language import Value
 from tamis.evaluate.budget import Cost, Point, frontier
 from tamis.evaluate.grid import Setting, spelled
 from tamis.evaluate.plot import INK, Scale, element, line, polyline, svg, text, widened, x_axis, y_axis
 from tamis.evaluate.tradeoff import Tradeoff, described, milliseconds
-from tamis.expression import Value
 
 # Okabe and Ito's, told apart by the colour-blind; each has its own shape too, for print without colours.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5c00")

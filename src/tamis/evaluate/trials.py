@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import isfinite, sqrt
 from statistics import fmean, median, stdev
 
-from tamis.errors import InputError
+from tamis.base.errors import InputError
 from tamis.evaluate.significance import Interval
 
 

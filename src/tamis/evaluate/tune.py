@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from math import fsum
 from typing import Any
 
-from tamis.documents import Query
-from tamis.errors import InputError
+from tamis.base.documents import Query
+from tamis.base.errors import InputError
+from tamis.core.ranking import Ranking, Run
+from tamis.core.stage import Stage
 from tamis.evaluate.folds import Fold, check_folds
 from tamis.evaluate.grid import Grid, Setting, settings
 from tamis.evaluate.judgments import with_relevant
 from tamis.evaluate.measures import evaluate, parse_measures
 from tamis.evaluate.prefixes import run_each
 from tamis.formats import Qrels
-from tamis.ranking import Ranking, Run
-from tamis.stage import Stage
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from tamis.documents import Document, Query
-from tamis.errors import InputError, quoted
-from tamis.files import PathLike
+from tamis.base.documents import Document, Query
+from tamis.base.errors import InputError, quoted
 from tamis.formats.lines import SkipReport, check_column, located, read_lines, skip_or_raise
+from tamis.storage.files import PathLike
 
 _WIDTH = 4
 

@@ -10,9 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-from tamis.documents import Document
-from tamis.errors import InputError, TamisError, quoted
-from tamis.files import COMPRESSED_SUFFIXES, STDIN, PathLike, read_text
+from tamis.base.documents import Document
+from tamis.base.errors import InputError, TamisError, quoted
 from tamis.formats import irds
 from tamis.formats.csv_rows import read_rows
 from tamis.formats.json_lines import first_filled, first_present, parse_object, to_id, to_text
@@ -26,6 +25,7 @@ from tamis.formats.lines import (
     skip_or_raise,
 )
 from tamis.formats.sgml import read_trec_documents
+from tamis.storage.files import COMPRESSED_SUFFIXES, STDIN, PathLike, read_text
 
 CorpusFormat = Literal["jsonl", "csv", "tsv", "trec", "text"]
 
@@ -183,7 +183,7 @@ def is_beir(folder: Path, format: CorpusFormat | None = None) -> bool:
 
 
 def places_of(
-    identity: str, *paths: PathLike, format: CorpusFormat | None = None, first: int | None = None
+    doc_id: str, *paths: PathLike, format: CorpusFormat | None = None, first: int | None = None
 ) -> list[Place]:
     """Where the documents with this id stand among the `first` of a corpus: two places at most, fewer where
     files cannot be read again.
@@ -199,7 +199,7 @@ def places_of(
     try:
         sources = [source for path in paths for source in _sources(path, format) if _can_reread(source)]
         for source, line, document in islice(_located_documents(sources, SkipReport()), first):
-            if document.id == identity:
+            if document.id == doc_id:
                 found.append(Place(os.fspath(source.path), line, source.format))
                 if len(found) == 2:
                     break

@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 from typing import Any, BinaryIO, NamedTuple
 
-from tamis.errors import InputError, quoted
-from tamis.files import PathLike, not_utf8, open_bytes
+from tamis.base.errors import InputError, quoted
 from tamis.formats.json_lines import first_present
 from tamis.formats.lines import LONGEST_RECORD, SkipReport, numbered_lines, skip_or_raise, too_long
+from tamis.storage.files import PathLike, not_utf8, open_bytes
 
 SEPARATORS = (",", ";", "\t")  # spreadsheets write ; where the comma is the decimal point
 LONGEST_CELL = 1 << 24  # characters: a quote that is never closed must not fill the memory

@@ -23,10 +23,10 @@ from importlib.util import find_spec
 from pathlib import PurePath
 from typing import Any, Literal
 
-from tamis.documents import Document, Query
-from tamis.errors import InputError, MissingDependencyError, TamisError, quoted
-from tamis.files import PathLike
+from tamis.base.documents import Document, Query
+from tamis.base.errors import InputError, MissingDependencyError, TamisError, quoted
 from tamis.formats.lines import SkipReport, skip_or_raise
+from tamis.storage.files import PathLike
 from tamis.text.topics import TopicField, represented
 
 Part = Literal["docs", "queries", "qrels"]

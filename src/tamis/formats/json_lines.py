@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from tamis.errors import InputError, quoted
-from tamis.nested import check_depth, check_numbers
+from tamis.base.errors import InputError, quoted
+from tamis.base.nested import check_depth, check_numbers
 
 _MOST_NAMES, _LONGEST_NAME = 8, 40  # in an error of one line
 
@@ -20,10 +20,10 @@ def parse_object(line: str) -> dict[str, Any]:
     {'_id': 'd1', 'text': 'café'}
     >>> parse_object("[1, 2]")
     Traceback (most recent call last):
-    tamis.errors.InputError: not a JSON object: write one {...} a line, as jq -c '.[]' does of an array
+    tamis.base.errors.InputError: not a JSON object: write one {...} a line, as jq -c '.[]' does of an array
     >>> parse_object('{"_id": "d1')
     Traceback (most recent call last):
-    tamis.errors.InputError: not JSON (Unterminated string starting at column 9): write one {...} a line
+    tamis.base.errors.InputError: not JSON (Unterminated string starting at column 9): write one {...} a line
     """
     try:
         value = json.loads(line, parse_constant=_refuse)
@@ -70,7 +70,7 @@ def first_present(record: Collection[str], keys: Sequence[str], what: str = "key
     'contents'
     >>> first_present({"title": "t", "story": "s"}, ["text", "contents"])
     Traceback (most recent call last):
-    tamis.errors.InputError: none of the keys 'text', 'contents' among 'title', 'story': rename or add one
+    tamis.base.errors.InputError: none of the keys 'text', 'contents' among 'title', 'story': rename ...
     """
     for key in keys:
         if key in record:

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from tamis.errors import InputError, quoted
-from tamis.files import BOM, PathLike, not_utf8, open_bytes
+from tamis.base.errors import InputError, quoted
+from tamis.storage.files import BOM, PathLike, not_utf8, open_bytes
 
 #: Bytes of a line, a row of CSV, a <DOC> and a text file: one that does not end must not fill the memory.
 LONGEST_RECORD = 1 << 25
@@ -176,7 +176,7 @@ def check_no_header(cells: Sequence[str], ids: Collection[str], texts: Collectio
     >>> check_no_header(["7", "A sieve."], ["id"], ["text"], "take it out")
     >>> check_no_header(["ID", "Title", "Text"], ["id"], ["text"], "take it out")
     Traceback (most recent call last):
-    tamis.errors.InputError: a header ('ID', 'Title', 'Text') where there should be none: take it out
+    tamis.base.errors.InputError: a header ('ID', 'Title', 'Text') where there should be none: take it out
     """
     names = {cell.strip().lower() for cell in cells}
     if not names.isdisjoint(ids) and not names.isdisjoint(texts):
@@ -211,7 +211,7 @@ def check_column(value: str, name: str) -> None:
 
     >>> check_column("my notes.txt", "document id")
     Traceback (most recent call last):
-    tamis.errors.InputError: the document id 'my notes.txt' is empty or holds white space: TREC files ...
+    tamis.base.errors.InputError: the document id 'my notes.txt' is empty or holds white space: TREC files ...
     """
     if value.split() != [value]:
         raise InputError(

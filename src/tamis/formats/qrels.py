@@ -6,8 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
-from tamis.errors import InputError, quoted
-from tamis.files import PathLike, atomic_write
+from tamis.base.errors import InputError, quoted
 from tamis.formats import irds
 from tamis.formats.lines import (
     LONGEST_COLUMNS,
@@ -18,6 +17,7 @@ from tamis.formats.lines import (
     skip_or_raise,
     split_columns,
 )
+from tamis.storage.files import PathLike, atomic_write
 
 Qrels = dict[str, dict[str, int]]
 """Grade of each judged document: `qrels[qid][docid]`."""

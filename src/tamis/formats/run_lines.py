@@ -11,8 +11,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from tamis.errors import InputError, quoted
-from tamis.files import BOM, PathLike, not_utf8, open_bytes
+from tamis.base.errors import InputError, quoted
 from tamis.formats.lines import (
     LONGEST_COLUMNS,
     SkipReport,
@@ -21,6 +20,7 @@ from tamis.formats.lines import (
     skip_or_raise,
     too_long,
 )
+from tamis.storage.files import BOM, PathLike, not_utf8, open_bytes
 
 Row = tuple[str, str, int, float, str]
 """Query id, document id, rank, score and tag."""

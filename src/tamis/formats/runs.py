@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tamis.errors import InputError, quoted
-from tamis.files import STDIN, PathLike, atomic_write, open_bytes
+from tamis.base.errors import InputError, quoted
 from tamis.formats.lines import LONGEST_COLUMNS, SkipReport, check_column, numbered_lines, skip_or_raise
 from tamis.formats.run_lines import Block, parse_blocks, parse_rows
 from tamis.formats.ties import strictly_decreasing
+from tamis.storage.files import STDIN, PathLike, atomic_write, open_bytes
 
 RunRow = tuple[str, Sequence[str], Sequence[float] | npt.NDArray[np.floating]]
 """A query's id, and its documents' ids and scores in rank order."""

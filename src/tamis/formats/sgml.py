@@ -13,9 +13,8 @@ from collections import deque
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from tamis.documents import Document
-from tamis.errors import InputError
-from tamis.files import PathLike, open_bytes
+from tamis.base.documents import Document
+from tamis.base.errors import InputError
 from tamis.formats.lines import (
     LONGEST_RECORD,
     SkipReport,
@@ -25,6 +24,7 @@ from tamis.formats.lines import (
     too_long,
     unescaped,
 )
+from tamis.storage.files import PathLike, open_bytes
 
 # No pattern reads beyond the next `<`, so that a search takes time in proportion to the text. The end of an
 # element or a comment, which may be far away or missing, is looked up among the closing tags instead.

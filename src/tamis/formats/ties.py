@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tamis.errors import InputError
+from tamis.base.errors import InputError
 
 _LARGEST = 0x7F7FFFFF  # the bits of the largest finite float32
 

@@ -9,9 +9,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal, get_args
 
-from tamis.documents import Query
-from tamis.errors import InputError, quoted
-from tamis.files import COMPRESSED_SUFFIXES, PathLike
+from tamis.base.documents import Query
+from tamis.base.errors import InputError, quoted
 from tamis.formats import irds
 from tamis.formats.json_lines import first_filled, first_present, parse_object, to_id, to_text
 from tamis.formats.lines import (
@@ -24,6 +23,7 @@ from tamis.formats.lines import (
     too_long,
     unescaped,
 )
+from tamis.storage.files import COMPRESSED_SUFFIXES, PathLike
 from tamis.text.topics import TopicField, represented
 
 QueryFormat = Literal["jsonl", "tsv", "trec"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tamis.columns import Array
-from tamis.infer.cross_encoder import CrossEncoder, torch_device
-from tamis.infer.runtime import Device, Precision
+from tamis.base.arrays import Array
+from tamis.core.runtime import Device, Precision
+from tamis.infer.scorer import CrossEncoder, torch_device
 from tamis.infer.walk import CascadeEngine, ExitBackend, Keep
 from tamis.models.exits import ExitCheckpoint, exits_of
 from tamis.models.templates import Inputs

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tamis.columns import Array
+from tamis.base.arrays import Array
 from tamis.infer.engine import Check, batches, go_on
 from tamis.infer.torch_backend import (
     PRECISIONS,

@@ -12,8 +12,8 @@ from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 
-from tamis.columns import Array
-from tamis.errors import TamisError
+from tamis.base.arrays import Array
+from tamis.base.errors import TamisError
 from tamis.models.templates import Inputs
 
 #: equal: inputs of one length. padded: filled up to the longest. packed: laid end to end.
@@ -74,7 +74,7 @@ class Engine:
 
     def margins(self, inputs: Inputs, progress: Progress | None = None) -> Array:
         """One float32 an input, in the inputs' order; `progress` is told how many more are done."""
-        lengths = np.diff(inputs.ends)
+        lengths = np.diff(inputs.offsets)
         margins = np.empty((len(lengths), *self.shape), np.float32)
         waiting = np.arange(len(lengths))
         while len(waiting):

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import xxhash
 
-from tamis.errors import StorageError
-from tamis.files import atomic_write
+from tamis.base.errors import StorageError
+from tamis.storage.files import atomic_write
 
 VARIABLE = "TAMIS_CACHE"
 MOST = 12  # graphs that are kept: those of older versions go

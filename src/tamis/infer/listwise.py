@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tamis.columns import Array
-from tamis.infer.cross_encoder import CrossEncoder, torch_device
+from tamis.base.arrays import Array
+from tamis.core.runtime import Device, Precision
 from tamis.infer.engine import Backend, Engine, Progress
-from tamis.infer.runtime import Device, Precision
+from tamis.infer.scorer import CrossEncoder, torch_device
 from tamis.models.lists import ListCheckpoint, lists_of
 from tamis.models.templates import Inputs
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tamis.columns import Array
+from tamis.base.arrays import Array
 from tamis.infer.torch_backend import (
     PRECISIONS,
     TOKEN_BUDGETS,

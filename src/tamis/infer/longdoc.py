@@ -7,16 +7,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tamis.columns import Array
-from tamis.errors import InputError, MissingDependencyError
-from tamis.files import is_there
+from tamis.base.arrays import Array
+from tamis.base.errors import InputError, MissingDependencyError
+from tamis.core.runtime import Device, Precision
 from tamis.infer.cores import cores
-from tamis.infer.cross_encoder import CrossEncoder
 from tamis.infer.engine import Engine, Progress
-from tamis.infer.runtime import Device, Precision
+from tamis.infer.scorer import CrossEncoder
 from tamis.models.long_plan import LongDoc, read_plan
 from tamis.models.templates import Inputs
 from tamis.models.tokenizer import Tokenizer
+from tamis.storage.files import is_there
 
 if TYPE_CHECKING:
     from tamis.models.long_checkpoint import LongCheckpoint

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tamis.columns import Array
+from tamis.base.arrays import Array
 from tamis.infer.torch_backend import (
     PRECISIONS,
     TOKEN_BUDGETS,

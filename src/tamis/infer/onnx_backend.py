@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
-from tamis.columns import Array
-from tamis.errors import CorruptError, InputError
-from tamis.files import atomic_write, unreadable
+from tamis.base.arrays import Array
+from tamis.base.errors import CorruptError, InputError
+from tamis.base.processes import available_cores
 from tamis.infer.engine import Layout
 from tamis.infer.graph_cache import kept_graph
 from tamis.models.checkpoint import Checkpoint
 from tamis.models.config import EncoderConfig
 from tamis.models.templates import Inputs
-from tamis.processes import available_cores
+from tamis.storage.files import atomic_write, unreadable
 
 if TYPE_CHECKING:
     from tamis.models.graph import Precision
@@ -160,7 +160,7 @@ def _format() -> str:
 
 def _graph(checkpoint: Checkpoint, precision: Precision) -> bytes:
     """The graph of a checkpoint; those of the models that come with tamis are kept for the next process."""
-    from tamis.infer.cross_encoder import BUNDLED
+    from tamis.infer.scorer import BUNDLED
 
     if checkpoint.folder.parent != BUNDLED:
         return _written(checkpoint, precision)

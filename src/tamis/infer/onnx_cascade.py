@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from tamis.columns import Array
+from tamis.base.arrays import Array
 from tamis.infer.engine import Check, batches, go_on, side_by_side
 from tamis.infer.onnx_backend import OnnxRuntime, open_session, tokens
 from tamis.infer.walk import Keep, exit_margins

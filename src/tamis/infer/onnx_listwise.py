@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tamis.columns import Array
+from tamis.base.arrays import Array
 from tamis.infer.onnx_backend import OnnxRuntime, open_session, tokens
 from tamis.models.checkpoint import overlaid
 from tamis.models.graph import build_token_scores
@@ -44,7 +44,11 @@ def span_means(values: Array, starts: Array, counts: Array) -> Array:
     >>> span_means(np.array([1.0, 2.0, 4.0, 8.0]), np.array([0, 2]), np.array([1, 2])).tolist()
     [1.0, 6.0]
     """
-    ends = np.stack([starts, starts + counts], axis=1).ravel()
+    offsets = np.stack([starts, starts + counts], axis=1).ravel()
     # what lies between two spans is added up too; the last may end where the values do
-    sums = np.add.reduceat(np.append(values.astype(np.float64), 0.0), ends)[::2] if len(ends) else np.empty(0)
+    sums = (
+        np.add.reduceat(np.append(values.astype(np.float64), 0.0), offsets)[::2]
+        if len(offsets)
+        else np.empty(0)
+    )
     return np.asarray(sums / counts)

@@ -27,20 +27,20 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import xxhash
 
-from tamis.columns import CHUNK, Array, Column, ColumnInfo, ColumnWriter, smallest_unsigned, write_column
-from tamis.errors import CorruptError, InputError, StorageError, UnknownDocumentError
-from tamis.files import TEMPORARY, atomic_write, make_folder, storage_errors, sync_folder, unreadable
-from tamis.locks import FolderLock, folder_lock
-from tamis.markers import is_marked, mark, remove_marked
+from tamis.base.arrays import Array, ranges
+from tamis.base.errors import CorruptError, InputError, StorageError, UnknownDocumentError
+from tamis.core.ranking import Ranking
+from tamis.index.compiled import numba_installed
+from tamis.index.index import Index
+from tamis.index.manifest import Manifest
+from tamis.index.remains import has_tokens, is_begun, is_tokens_file
+from tamis.index.segment import Segment
 from tamis.models.templates import COUNTED, Tokenised
 from tamis.models.tokenizer import Tokenizer
-from tamis.ranking import Ranking
-from tamis.retrieve.compiled import numba_installed
-from tamis.retrieve.index import Index
-from tamis.retrieve.manifest import Manifest
-from tamis.retrieve.postings import ranges
-from tamis.retrieve.remains import has_tokens, is_begun, is_tokens_file
-from tamis.retrieve.segment import Segment
+from tamis.storage.columns import CHUNK, Column, ColumnInfo, ColumnWriter, smallest_unsigned, write_column
+from tamis.storage.files import TEMPORARY, atomic_write, make_folder, storage_errors, sync_folder, unreadable
+from tamis.storage.locks import FolderLock, folder_lock
+from tamis.storage.markers import is_marked, mark, remove_marked
 
 FORMAT = 2
 KEPT = 512  # tokens of a document: no input of the models we know is longer
@@ -73,7 +73,7 @@ class TokenStore:
     def prepare(self) -> None:
         """Load what finds many ids fast, so that it is never part of a query's time."""
         if numba_installed():
-            import tamis.retrieve.kernel  # noqa: F401 (the stores use it once it is loaded)
+            import tamis.index.kernel  # noqa: F401 (the stores use it once it is loaded)
 
             for segment in self.index.segments:
                 segment.store.numbers([""] * 100)
@@ -235,7 +235,7 @@ class _SegmentTokens:
     def __init__(self, folder: Path, description: TokensInfo) -> None:
         self._folder = folder
         columns = {name: Column(folder / name, info) for name, info in description.columns.items()}
-        self._ids, self._ends, self._lengths = columns["ids"], columns["ends"], columns["lengths"]
+        self._ids, self._offsets, self._lengths = columns["ids"], columns["ends"], columns["lengths"]
         self._digests = columns["digests"]
         # chunks of the ids known to be as written; a column can be asked that only one range at a time
         self._checked = np.zeros(self._ids.unchecked.nbytes // CHUNK + 1, dtype=bool)
@@ -261,7 +261,7 @@ class _SegmentTokens:
     def check(self) -> None:
         """Read everything, and compare it with its checksums."""
         with _rebuild_if_corrupt(self._folder):
-            for column in (self._ids, self._ends, self._lengths, self._digests):
+            for column in (self._ids, self._offsets, self._lengths, self._digests):
                 column.all()
 
     @property
@@ -271,11 +271,11 @@ class _SegmentTokens:
 
     def texts(self, numbers: Array, limit: int) -> Tokenised:
         with _rebuild_if_corrupt(self._folder):
-            for column in (self._ids, self._ends, self._lengths):
+            for column in (self._ids, self._offsets, self._lengths):
                 column.check_size()
-            ends, lengths = self._ends.all(), self._lengths.all()
-            starts = ends[numbers].astype(np.int64)
-            counts = np.minimum(ends[numbers + 1].astype(np.int64) - starts, limit)
+            offsets, lengths = self._offsets.all(), self._lengths.all()
+            starts = offsets[numbers].astype(np.int64)
+            counts = np.minimum(offsets[numbers + 1].astype(np.int64) - starts, limit)
             self._check(starts, counts)
         new_ends = np.zeros(len(numbers) + 1, dtype=np.int64)
         np.cumsum(counts, out=new_ends[1:])
@@ -438,7 +438,7 @@ def _write_columns(
     progress: Callable[[int], object] | None,
 ) -> dict[str, ColumnInfo]:
     writer = ColumnWriter(folder / "ids", "u2" if tokenizer.vocabulary <= 1 << 16 else "u4")
-    ends, lengths = [np.zeros(1, np.int64)], [np.zeros(0, np.int64)]
+    offsets, lengths = [np.zeros(1, np.int64)], [np.zeros(0, np.int64)]
     digests = [np.zeros((0, 2), np.uint64)]
     try:
         for start in range(0, len(segment), _BATCH):
@@ -446,7 +446,7 @@ def _write_columns(
             contents = [segment.store.document(number).contents for number in numbers]
             digests.append(_digests(contents))
             batch = known.encode(contents, digests[-1], tokenizer)
-            ends.append(batch.ends[1:] + writer.count)
+            offsets.append(batch.offsets[1:] + writer.count)
             lengths.append(batch.lengths)
             writer.append(batch.ids)
             if progress:
@@ -455,7 +455,7 @@ def _write_columns(
     except BaseException:
         writer.discard()
         raise
-    columns["ends"] = write_column(folder / "ends", np.concatenate(ends), smallest_unsigned(writer.count))
+    columns["ends"] = write_column(folder / "ends", np.concatenate(offsets), smallest_unsigned(writer.count))
     columns["lengths"] = write_column(folder / "lengths", np.concatenate(lengths), "u2")
     columns["digests"] = write_column(folder / "digests", np.concatenate(digests).ravel(), "u8")
     return columns

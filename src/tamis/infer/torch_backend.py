@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tamis.columns import Array
-from tamis.errors import InputError
+from tamis.base.arrays import Array
+from tamis.base.errors import InputError
 from tamis.infer.engine import Layout, OutOfMemory
 from tamis.models.checkpoint import Checkpoint
 from tamis.models.config import EncoderConfig
@@ -97,7 +97,7 @@ class TorchBackend:
         host = torch.empty(2 * tokens + count + 1, dtype=torch.int32, pin_memory=self.device.type == "cuda")
         numbers = host.numpy()
         numbers[:tokens], numbers[tokens : 2 * tokens] = inputs.ids, inputs.segments
-        numbers[2 * tokens :] = inputs.ends
+        numbers[2 * tokens :] = inputs.offsets
         there = host.to(self.device, non_blocking=True)
         longest = _rounded(inputs, self.config)
         return there[:tokens], there[tokens : 2 * tokens], there[2 * tokens :], longest

@@ -7,8 +7,8 @@ from typing import Protocol
 
 import numpy as np
 
-from tamis.columns import Array
-from tamis.errors import TamisError
+from tamis.base.arrays import Array
+from tamis.base.errors import TamisError
 from tamis.infer.engine import Backend, Check, Engine, OutOfMemory, go_on
 from tamis.models.templates import Inputs
 

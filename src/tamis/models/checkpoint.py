@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from tamis.columns import Array
-from tamis.errors import InputError
-from tamis.files import atomic_write, is_there, make_folder, storage_errors, unreadable
+from tamis.base.arrays import Array
+from tamis.base.errors import InputError
 from tamis.models.config import EncoderConfig, parse_config, read_raw_config, write_config
 from tamis.models.names import Shape, canonical_name, hugging_face_names, is_unused, shapes
 from tamis.models.quantise import int8_matrices
@@ -31,6 +30,7 @@ from tamis.models.weights import (
     verify_tensors,
     write_tensors,
 )
+from tamis.storage.files import atomic_write, is_there, make_folder, storage_errors, unreadable
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -82,7 +82,7 @@ def load_checkpoint(
 
     >>> load_checkpoint(getfixture("tmp_path"))
     Traceback (most recent call last):
-    tamis.errors.InputError: .../config.json: no such file: check the path
+    tamis.base.errors.InputError: .../config.json: no such file: check the path
     """
     folder = _folder(name_or_folder, revision)
     raw = read_raw_config(folder / CONFIG)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
-from tamis.errors import InputError, quoted
-from tamis.files import PathLike, read_text
+from tamis.base.errors import InputError, quoted
+from tamis.base.nested import parse_json
 from tamis.models.templates import Form
-from tamis.nested import parse_json
+from tamis.storage.files import PathLike, read_text
 
 _LARGEST = 1 << 26  # bytes of a config.json, or of the index of a model in many files
 
@@ -165,7 +165,7 @@ def read_config(path: PathLike) -> EncoderConfig:
     >>> _ = path.write_text('{"model_type": "gpt2"}')
     >>> read_config(path)
     Traceback (most recent call last):
-    tamis.errors.InputError: .../config.json: model_type 'gpt2' is not supported: use one of bert, ...
+    tamis.base.errors.InputError: .../config.json: model_type 'gpt2' is not supported: use one of bert, ...
     """
     return parse_config(read_raw_config(path), path)
 

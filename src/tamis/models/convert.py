@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tamis.errors import InputError
-from tamis.files import make_folder, storage_errors
+from tamis.base.errors import InputError
 from tamis.models.checkpoint import (
     CONFIG,
     TOKENIZER,
@@ -18,6 +17,7 @@ from tamis.models.checkpoint import (
 )
 from tamis.models.names import RANKING_HEADS
 from tamis.models.weights import LazyTensors, WeightType
+from tamis.storage.files import make_folder, storage_errors
 
 #: A model's card, the log of its training, and what makes a model of long documents of an encoder.
 _BESIDE = ("README.md", "training.jsonl", "tamis.json", "tamis.safetensors")
@@ -27,7 +27,7 @@ def convert(checkpoint: Checkpoint, folder: str | Path, weights: WeightType) -> 
     """Write a checkpoint with its weights in another type; returns the file of weights. The heads of exits
     and of lists, the card and the log come along, exported graphs do not.
 
-    >>> from tamis.infer.cross_encoder import CrossEncoder
+    >>> from tamis.infer.scorer import CrossEncoder
     >>> path = convert(CrossEncoder("mono-tiny").checkpoint, getfixture("tmp_path") / "half", "float16")
     >>> path.name
     'model.safetensors'

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tamis.columns import Array
+from tamis.base.arrays import Array
 from tamis.models.checkpoint import Checkpoint
 from tamis.models.config import EncoderConfig
 
@@ -83,10 +83,10 @@ class Encoder(nn.Module):
         """Logits [B, labels] of inputs ids [B, L] whose first `lengths` tokens count."""
         return self._logits(*self._padded(ids, segments, lengths)).squeeze(1)
 
-    def packed(self, ids: Tensor, segments: Tensor, ends: Tensor, max_length: int) -> Tensor:
-        """Logits [B, labels] of inputs laid end to end: input i is ids[ends[i] : ends[i + 1]], `ends` is
+    def packed(self, ids: Tensor, segments: Tensor, offsets: Tensor, max_length: int) -> Tensor:
+        """Logits [B, labels] of inputs laid end to end: input i is ids[ends[i] : ends[i + 1]], `offsets` is
         int32 [B + 1], and `max_length` at least the longest."""
-        return self._logits(*self._packed(ids, segments, ends, max_length))
+        return self._logits(*self._packed(ids, segments, offsets, max_length))
 
     def hidden_states(self, ids: Tensor, segments: Tensor, lengths: Tensor) -> list[Tensor]:
         """What goes into the first layer and what comes out of each, [B, L, H]; padded inputs. The logits
@@ -94,10 +94,10 @@ class Encoder(nn.Module):
         return self._states(*self._padded(ids, segments, lengths))
 
     def packed_hidden_states(
-        self, ids: Tensor, segments: Tensor, ends: Tensor, max_length: int
+        self, ids: Tensor, segments: Tensor, offsets: Tensor, max_length: int
     ) -> list[Tensor]:
         """The same for packed inputs, [T, H]."""
-        return self._states(*self._packed(ids, segments, ends, max_length))
+        return self._states(*self._packed(ids, segments, offsets, max_length))
 
     def attention_scores(self, layer: int, x: Tensor) -> Tensor:
         """How much each token of padded inputs looks at each, before the softmax: [B, N, L, L], padding
@@ -108,12 +108,14 @@ class Encoder(nn.Module):
         x = self.embeddings(ids, segments, torch.arange(ids.shape[1], device=ids.device))
         return x, _Padded(lengths, ids.shape[1])
 
-    def _packed(self, ids: Tensor, segments: Tensor, ends: Tensor, max_length: int) -> tuple[Tensor, _Packed]:
-        starts, lengths = ends[:-1], ends.diff()
+    def _packed(
+        self, ids: Tensor, segments: Tensor, offsets: Tensor, max_length: int
+    ) -> tuple[Tensor, _Packed]:
+        starts, lengths = offsets[:-1], offsets.diff()
         # the size is given, so that the device need not be waited for
         own_start = torch.repeat_interleave(starts, lengths, output_size=len(ids))
         positions = torch.arange(len(ids), device=ids.device) - own_start
-        return self.embeddings(ids, segments, positions), _Packed(ends, max_length)
+        return self.embeddings(ids, segments, positions), _Packed(offsets, max_length)
 
     def _layer(self, number: int) -> nn.Module:
         return self.layers[self.config.group(number)]
@@ -279,25 +281,25 @@ class _Padded:
 class _Packed:
     """Tensors are [T, ...]; a token sees those between its input's two ends. No dropout here, see above."""
 
-    def __init__(self, ends: Tensor, max_length: int) -> None:
-        self.ends, self.max_length = ends, max_length
-        self.counts = torch.arange(len(ends), dtype=torch.int32, device=ends.device)  # one query an input
+    def __init__(self, offsets: Tensor, max_length: int) -> None:
+        self.offsets, self.max_length = offsets, max_length
+        self.counts = torch.arange(len(offsets), dtype=torch.int32, device=offsets.device)
 
     def first(self, x: Tensor) -> Tensor:
-        return x.index_select(0, self.ends[:-1])
+        return x.index_select(0, self.offsets[:-1])
 
     def take(self, x: Tensor, inputs: Tensor) -> tuple[Tensor, _Packed]:
-        lengths = self.ends.diff()[inputs]
-        ends = F.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
-        moved = torch.repeat_interleave(self.ends[inputs] - ends[:-1], lengths)
+        lengths = self.offsets.diff()[inputs]
+        offsets = F.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+        moved = torch.repeat_interleave(self.offsets[inputs] - offsets[:-1], lengths)
         rows = x.index_select(0, torch.arange(len(moved), device=x.device) + moved)
-        return rows, _Packed(ends, self.max_length)
+        return rows, _Packed(offsets, self.max_length)
 
     def all_to_all(self, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
-        return _varlen(q, k, v, self.ends, self.ends, self.max_length, self.max_length)
+        return _varlen(q, k, v, self.offsets, self.offsets, self.max_length, self.max_length)
 
     def first_to_all(self, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
-        return _varlen(q, k, v, self.counts, self.ends, 1, self.max_length)
+        return _varlen(q, k, v, self.counts, self.offsets, 1, self.max_length)
 
 
 def _varlen(

@@ -12,7 +12,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from tamis.columns import Array
+from tamis.base.arrays import Array
 from tamis.models.config import EncoderConfig
 from tamis.models.encoder import Attend, Embeddings, Encoder, Head
 from tamis.models.exits import ExitCheckpoint
@@ -82,9 +82,9 @@ class ExitEncoder(Encoder):
         """Begin with inputs as `padded` takes them."""
         return Walk(self, *self._padded(ids, segments, lengths))
 
-    def walk_packed(self, ids: Tensor, segments: Tensor, ends: Tensor, max_length: int) -> Walk:
+    def walk_packed(self, ids: Tensor, segments: Tensor, offsets: Tensor, max_length: int) -> Walk:
         """Begin with inputs as `packed` takes them."""
-        return Walk(self, *self._packed(ids, segments, ends, max_length))
+        return Walk(self, *self._packed(ids, segments, offsets, max_length))
 
     def through(self, x: Tensor, attend: Attend, start: int, stop: int, first_only: bool = False) -> Tensor:
         """What layers `start` to `stop` - 1 make of `x`; of the last of them, if so wanted, the [CLS] rows
@@ -108,9 +108,9 @@ class Exit:
         """As `Encoder.padded`."""
         return self._logits(*self.encoder._padded(ids, segments, lengths)).squeeze(1)
 
-    def packed(self, ids: Tensor, segments: Tensor, ends: Tensor, max_length: int) -> Tensor:
+    def packed(self, ids: Tensor, segments: Tensor, offsets: Tensor, max_length: int) -> Tensor:
         """As `Encoder.packed`."""
-        return self._logits(*self.encoder._packed(ids, segments, ends, max_length))
+        return self._logits(*self.encoder._packed(ids, segments, offsets, max_length))
 
     def _logits(self, x: Tensor, attend: Attend) -> Tensor:
         layer = self.encoder.exit_layers[self.number]

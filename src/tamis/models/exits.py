@@ -23,8 +23,8 @@ from typing import Literal
 import numpy as np
 import xxhash
 
-from tamis.columns import Array
-from tamis.errors import InputError, quoted
+from tamis.base.arrays import Array
+from tamis.base.errors import InputError, quoted
 from tamis.models.checkpoint import (
     CONFIG,
     Checkpoint,
@@ -174,7 +174,7 @@ def load_exits(name_or_folder: str | Path, revision: str | None = None) -> ExitC
 
     >>> load_exits(getfixture("tmp_path"))
     Traceback (most recent call last):
-    tamis.errors.InputError: .../config.json: no such file: check the path
+    tamis.base.errors.InputError: .../config.json: no such file: check the path
     """
     return exits_of(load_checkpoint(name_or_folder, revision), name_or_folder)
 

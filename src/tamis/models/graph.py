@@ -27,7 +27,7 @@ import onnx
 from numpy.typing import ArrayLike
 from onnx import TensorProto, helper, numpy_helper
 
-from tamis.columns import Array
+from tamis.base.arrays import Array
 from tamis.models.config import EncoderConfig
 from tamis.models.quantise import Rounded, channel_factors, per_row
 from tamis.models.saturation import products_saturate

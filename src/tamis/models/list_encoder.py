@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tamis.columns import Array
+from tamis.base.arrays import Array
 from tamis.models.config import EncoderConfig
 from tamis.models.encoder import Attend, Encoder
 from tamis.models.lists import ListCheckpoint
@@ -67,11 +67,11 @@ class ListEncoder(Encoder):
         return self._scores(states.flatten(0, 1), rows, counts)
 
     def packed_texts(
-        self, ids: Tensor, segments: Tensor, ends: Tensor, max_length: int, rows: Tensor, counts: Tensor
+        self, ids: Tensor, segments: Tensor, offsets: Tensor, max_length: int, rows: Tensor, counts: Tensor
     ) -> Tensor:
         """The scores [M] of texts whose tokens are these rows [M, K] of ids [T], the first `counts` of each;
         inputs are as `packed` takes them."""
-        return self._scores(self._through(*self._packed(ids, segments, ends, max_length)), rows, counts)
+        return self._scores(self._through(*self._packed(ids, segments, offsets, max_length)), rows, counts)
 
     def _through(self, x: Tensor, attend: Attend) -> Tensor:
         for number in range(self.config.layers):
@@ -101,7 +101,7 @@ def text_rows(inputs: Inputs, special: Special, *, packed: bool) -> tuple[Tensor
     """
     starts, counts, owners, _ = text_spans(inputs, special)
     if not packed:
-        starts = owners * int(inputs.lengths.max(initial=0)) + starts - inputs.ends[owners]
+        starts = owners * int(inputs.lengths.max(initial=0)) + starts - inputs.offsets[owners]
     places = np.arange(int(counts.max(initial=0)))
     rows = np.where(places < counts[:, None], starts[:, None] + places, 0)
     return torch.from_numpy(rows), torch.from_numpy(counts)

@@ -22,8 +22,8 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from tamis.columns import Array
-from tamis.errors import InputError
+from tamis.base.arrays import Array
+from tamis.base.errors import InputError
 from tamis.models.checkpoint import (
     Checkpoint,
     checked_beside,
@@ -69,7 +69,7 @@ def load_lists(name_or_folder: str | Path, revision: str | None = None) -> ListC
 
     >>> load_lists(getfixture("tmp_path"))
     Traceback (most recent call last):
-    tamis.errors.InputError: .../config.json: no such file: check the path
+    tamis.base.errors.InputError: .../config.json: no such file: check the path
     """
     return lists_of(load_checkpoint(name_or_folder, revision), name_or_folder)
 

@@ -24,8 +24,14 @@ from pathlib import Path
 import torch
 import xxhash
 
-from tamis.errors import CorruptError, InputError
-from tamis.files import (
+from tamis.base.errors import CorruptError, InputError
+from tamis.models.checkpoint import FILES_OF_A_MODEL, TOKENIZER, Checkpoint, load_checkpoint, save_checkpoint
+from tamis.models.encoder import Encoder
+from tamis.models.long_plan import FORMAT, PLAN, LongDoc, is_long, read_plan
+from tamis.models.passages import Encoded, LongModel, Static, new_head, new_model, on_encoder
+from tamis.models.tokenizer import Tokenizer
+from tamis.models.weights import stored_tensors, verify_tensors, write_tensors
+from tamis.storage.files import (
     TEMPORARY,
     TEMPORARY_FILE,
     atomic_write,
@@ -34,19 +40,7 @@ from tamis.files import (
     sync_folder,
     unreadable,
 )
-from tamis.markers import MARKER, is_marked, mark, remove_marked, unmark
-from tamis.models.checkpoint import (
-    FILES_OF_A_MODEL,
-    TOKENIZER,
-    Checkpoint,
-    load_checkpoint,
-    save_checkpoint,
-)
-from tamis.models.encoder import Encoder
-from tamis.models.long_plan import FORMAT, PLAN, LongDoc, is_long, read_plan
-from tamis.models.passages import Encoded, LongModel, Static, new_head, new_model, on_encoder
-from tamis.models.tokenizer import Tokenizer
-from tamis.models.weights import stored_tensors, verify_tensors, write_tensors
+from tamis.storage.markers import MARKER, is_marked, mark, remove_marked, unmark
 
 HEAD = "tamis.safetensors"
 _TABLE = "embeddings"  # the static ones, among the head's tensors
@@ -89,7 +83,7 @@ def load_long(
 
     >>> load_long(getfixture("tmp_path"))
     Traceback (most recent call last):
-    tamis.errors.InputError: ... holds no model of long documents: train one: ...
+    tamis.base.errors.InputError: ... holds no model of long documents: train one: ...
     """
     folder = Path(folder)
     plan = plan or read_plan(folder)

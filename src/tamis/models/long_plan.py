@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tamis.errors import CorruptError, InputError
-from tamis.fields import Count, Share, build, check
-from tamis.files import is_there, read_text
+from tamis.base.errors import CorruptError, InputError
+from tamis.base.fields import Count, Share, build, check
+from tamis.base.nested import parse_json
 from tamis.models.templates import COUNTED
-from tamis.nested import parse_json
+from tamis.storage.files import is_there, read_text
 
 PLAN = "tamis.json"
 FORMAT = 1

@@ -19,12 +19,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tamis.columns import Array
+from tamis.base.arrays import Array, ranges
 from tamis.models import templates
 from tamis.models.config import EncoderConfig
 from tamis.models.long_plan import LongDoc
 from tamis.models.templates import COUNTED, Inputs, Special, Tokenised, Truncation
-from tamis.retrieve.postings import ranges
 
 
 class Read(NamedTuple):
@@ -32,7 +31,7 @@ class Read(NamedTuple):
     ends[d + 1]]`, by their places among all windows of the document."""
 
     inputs: Inputs
-    ends: Array  # int64[documents + 1]
+    offsets: Array  # int64[documents + 1]
     numbers: Array  # int64[passages]
     truncation: Truncation
 
@@ -55,18 +54,18 @@ def read(
     >>> tiny = EncoderConfig("bert", 9, hidden=8, layers=1, heads=1, feed_forward=8)
     >>> queries, texts = Tokenised.of([[7]]), Tokenised.of([[4, 5, 6, 8], [3]])
     >>> made = read(queries, np.zeros(2, np.int64), texts, Special(cls=1, sep=2), plan, tiny)
-    >>> made.inputs.ids.tolist(), made.inputs.ends.tolist(), made.ends.tolist()
+    >>> made.inputs.ids.tolist(), made.inputs.offsets.tolist(), made.offsets.tolist()
     ([1, 7, 2, 4, 5, 2, 1, 7, 2, 6, 8, 2, 1, 7, 2, 3, 2], [0, 12, 17], [0, 2, 3])
     """
     total = plan.tokens + plan.query + 8 if config is None else min(plan.sequence, config.max_length)
     room = total - 3 - special.double_separator
     # what `templates.mono` leaves to a text; never less than half, so that there is room for one
-    asked = np.minimum(np.diff(queries.ends), min(plan.query, room // 2))
+    asked = np.minimum(np.diff(queries.offsets), min(plan.query, room // 2))
     rooms = np.maximum(room - asked, 1)[own]
-    held = np.minimum(np.diff(texts.ends), plan.tokens)
+    held = np.minimum(np.diff(texts.offsets), plan.tokens)
     made = _even(held, rooms) if plan.even else _windows(held, rooms, plan, seed)
-    ids = texts.ids[ranges(texts.ends[made.own] + made.starts, made.counts)]
-    passages = Tokenised(ids, _ends(made.counts), made.counts)
+    ids = texts.ids[ranges(texts.offsets[made.own] + made.starts, made.counts)]
+    passages = Tokenised(ids, _offsets(made.counts), made.counts)
     inputs, cut = templates.mono(
         queries,
         passages,
@@ -76,9 +75,9 @@ def read(
         total_limit=total,
         segment_types=1 if config is None else config.segments,
     )
-    ends = np.searchsorted(made.own, np.arange(len(texts) + 1))
-    whole = Inputs(inputs.ids, inputs.segments, inputs.ends[ends])
-    return Read(whole, ends, made.numbers, _truncation(texts, made, ends, cut))
+    offsets = np.searchsorted(made.own, np.arange(len(texts) + 1))
+    whole = Inputs(inputs.ids, inputs.segments, inputs.offsets[offsets])
+    return Read(whole, offsets, made.numbers, _truncation(texts, made, offsets, cut))
 
 
 class _Spans(NamedTuple):
@@ -136,12 +135,12 @@ def _kept(count: int, most: int, seed: int) -> Array:
     return np.sort(np.concatenate([[0], drawn, [count - 1]]))[:most]
 
 
-def _truncation(texts: Tokenised, made: _Spans, ends: Array, cut: Truncation) -> Truncation:
+def _truncation(texts: Tokenised, made: _Spans, offsets: Array, cut: Truncation) -> Truncation:
     """Of documents, where the template knows only of their passages."""
     # of two windows that overlap, the first counts up to where the second begins
     until_next = np.append(np.diff(made.starts), 0)
-    until_next[ends[1:] - 1] = made.counts[ends[1:] - 1]
-    seen = np.add.reduceat(np.minimum(made.counts, until_next), ends[:-1]) if len(texts) else texts.lengths
+    until_next[offsets[1:] - 1] = made.counts[offsets[1:] - 1]
+    seen = np.add.reduceat(np.minimum(made.counts, until_next), offsets[:-1]) if len(texts) else texts.lengths
     # counting stops at `COUNTED`: who has as many has more
     lost = np.maximum(texts.lengths - seen, texts.lengths >= COUNTED)
     return Truncation(
@@ -165,12 +164,12 @@ class Layout:
 
     >>> ids = np.array([1, 7, 2, 4, 5, 2, 1, 7, 2, 6, 2])
     >>> there = Layout.of(Inputs(ids, np.zeros(11, np.uint8), np.array([0, 11])), Special(cls=1, sep=2))
-    >>> there.ends.tolist(), there.text_starts.tolist(), there.text_counts.tolist()
+    >>> there.offsets.tolist(), there.text_starts.tolist(), there.text_counts.tolist()
     ([0, 2], [3, 9], [2, 1])
     """
 
     passages: Inputs
-    ends: Array  # int64[documents + 1]: whose passages are whose
+    offsets: Array  # int64[documents + 1]: whose passages are whose
     query_counts: Array  # int64[passages]; a query begins after its [CLS]
     text_starts: Array  # int64[passages]: places among all tokens
     text_counts: Array  # int64[passages]
@@ -183,8 +182,8 @@ class Layout:
         stops = np.append(starts[1:], len(inputs.ids))
         text = after_query + 1 + special.double_separator
         passages = Inputs(inputs.ids, inputs.segments, np.append(starts, len(inputs.ids)))
-        ends = np.searchsorted(starts, inputs.ends)
-        return cls(passages, ends, after_query - starts - 1, text, stops - 1 - text)
+        offsets = np.searchsorted(starts, inputs.offsets)
+        return cls(passages, offsets, after_query - starts - 1, text, stops - 1 - text)
 
 
 def _count_up(counts: Array) -> Array:
@@ -192,5 +191,5 @@ def _count_up(counts: Array) -> Array:
     return ranges(np.zeros(len(counts), np.int64), counts)
 
 
-def _ends(counts: Array) -> Array:
+def _offsets(counts: Array) -> Array:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])

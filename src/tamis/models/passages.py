@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tamis.columns import Array
+from tamis.base.arrays import Array, ranges
 from tamis.models.config import EncoderConfig
 from tamis.models.encoder import Encoder
 from tamis.models.interaction import DRMM, KNRM, PACRR, cosines
@@ -37,7 +37,6 @@ from tamis.models.parade import (
 )
 from tamis.models.states import first_states, token_states
 from tamis.models.templates import Inputs, Special
-from tamis.retrieve.postings import ranges
 
 
 class LongModel(nn.Module):
@@ -89,7 +88,7 @@ class OfScores(Encoded):
         there = Layout.of(inputs, self.special)
         logits = self.encoder.head(first_states(self.encoder, there.passages, self.packed)).float()
         scores = logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
-        return _exactly(self.head, *_by_document(scores, there.ends))
+        return _exactly(self.head, *_by_document(scores, there.offsets))
 
 
 class OfVectors(Encoded):
@@ -101,7 +100,7 @@ class OfVectors(Encoded):
     def vectors(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """The passages' [CLS] vectors [B, P, H] and their mask [B, P]."""
         there = Layout.of(inputs, self.special)
-        return _by_document(first_states(self.encoder, there.passages, self.packed).float(), there.ends)
+        return _by_document(first_states(self.encoder, there.passages, self.packed).float(), there.offsets)
 
 
 class CEDR(Encoded):
@@ -112,16 +111,16 @@ class CEDR(Encoded):
         there = Layout.of(inputs, self.special)
         states = token_states(self.encoder, there.passages, self.packed)
         device = states[0].device
-        starts, firsts = there.passages.ends[:-1], there.ends[:-1]
+        starts, firsts = there.passages.offsets[:-1], there.offsets[:-1]
         query, query_mask = _rows(starts[firsts] + 1, there.query_counts[firsts], device)
-        text, text_mask = _rows(there.text_starts, there.text_counts, device, there.ends)
+        text, text_mask = _rows(there.text_starts, there.text_counts, device, there.offsets)
         both = query_mask[:, :, None] & text_mask[:, None]
         with torch.autocast(device.type, enabled=False):  # see `_exactly`
             similarity = torch.stack([cosines(_at(x, query), _at(x, text)) * both for x in states], 1)
         cls = None
         if self.plan.cls:
             firsts_of_all = states[-1][torch.from_numpy(starts).to(device)].float()
-            cls = pooled(*_by_document(firsts_of_all, there.ends), "avg")
+            cls = pooled(*_by_document(firsts_of_all, there.offsets), "avg")
         return _exactly(self.head, similarity, query_mask, text_mask, cls)
 
 
@@ -139,9 +138,9 @@ class Static(LongModel):
         there = Layout.of(inputs, self.special)
         device = self.embeddings.device
         ids = torch.from_numpy(inputs.ids).to(device)
-        firsts = there.ends[:-1]
-        query, query_mask = _rows(there.passages.ends[:-1][firsts] + 1, there.query_counts[firsts], device)
-        text, text_mask = _rows(there.text_starts, there.text_counts, device, there.ends)
+        firsts = there.offsets[:-1]
+        query, query_mask = _rows(there.passages.offsets[:-1][firsts] + 1, there.query_counts[firsts], device)
+        text, text_mask = _rows(there.text_starts, there.text_counts, device, there.offsets)
         asked, read = ids[query], ids[text]
         similarity = cosines(self.embeddings[asked], self.embeddings[read])
         same = asked[:, :, None] == read[:, None]
@@ -229,27 +228,27 @@ def _at(states: Tensor, places: Tensor) -> Tensor:
     return states.index_select(0, places.flatten()).reshape(*places.shape, states.shape[1]).float()
 
 
-def _by_document(values: Tensor, ends: Array) -> tuple[Tensor, Tensor]:
+def _by_document(values: Tensor, offsets: Array) -> tuple[Tensor, Tensor]:
     """Rows of passages [passages, ...] as [B, P, ...], and the mask [B, P].
 
     >>> _by_document(torch.tensor([1.0, 2.0, 3.0]), np.array([0, 1, 3]))[0].tolist()
     [[1.0, 1.0], [2.0, 3.0]]
     """
-    rows, mask = _rows(ends[:-1], np.diff(ends), values.device)
+    rows, mask = _rows(offsets[:-1], np.diff(offsets), values.device)
     return values[rows], mask
 
 
 def _rows(
-    starts: Array, counts: Array, device: torch.device, ends: Array | None = None
+    starts: Array, counts: Array, device: torch.device, offsets: Array | None = None
 ) -> tuple[Tensor, Tensor]:
     """The places start, start + 1, ... of each document as a rectangle, and a mask of those that there are;
-    with `ends`, a document has several such stretches. What fills up is the first place of all.
+    with `offsets`, a document has several such stretches. What fills up is the first place of all.
 
     >>> rows, mask = _rows(np.array([5, 0, 8]), np.array([2, 1, 1]), torch.device("cpu"), np.array([0, 2, 3]))
     >>> rows.tolist(), mask.tolist()
     ([[5, 6, 0], [8, 0, 0]], [[True, True, True], [True, False, False]])
     """
-    of_each = counts if ends is None else np.add.reduceat(counts, ends[:-1])
+    of_each = counts if offsets is None else np.add.reduceat(counts, offsets[:-1])
     mask = np.arange(int(of_each.max(initial=0))) < of_each[:, None]
     rows = np.zeros(mask.shape, np.int64)
     rows[mask] = ranges(starts, counts)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tamis.columns import Array
+from tamis.base.arrays import Array
 from tamis.models.config import EncoderConfig
 from tamis.models.names import shapes
 

@@ -10,11 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tamis.columns import Array
+from tamis.base.arrays import Array, ranges
 from tamis.infer.engine import batches
 from tamis.models.encoder import Encoder
 from tamis.models.templates import Inputs
-from tamis.retrieve.postings import ranges
 
 #: Tokens that are padded together: few, so that long inputs do not fill up short ones, and enough to keep a
 #: device busy.
@@ -37,7 +36,7 @@ def token_states(encoder: Encoder, passages: Inputs, packed: bool) -> list[Tenso
     for some in padded_together(passages, device):
         inside, (ids, segments, lengths) = _padded(passages.take(some), device)
         parts.append([states[inside] for states in encoder.hidden_states(ids, segments, lengths)])
-        places.append(ranges(passages.ends[some], passages.lengths[some]))
+        places.append(ranges(passages.offsets[some], passages.lengths[some]))
     back = torch.from_numpy(np.argsort(np.concatenate(places))).to(device)
     return [torch.cat(layer)[back] for layer in zip(*parts, strict=True)]
 
@@ -46,7 +45,7 @@ def first_states(encoder: Encoder, passages: Inputs, packed: bool) -> Tensor:
     """What comes out of the last layer in the first place of each passage, [passages, H]."""
     device = encoder.embeddings.word.device
     if packed:
-        firsts = torch.from_numpy(passages.ends[:-1]).to(device)
+        firsts = torch.from_numpy(passages.offsets[:-1]).to(device)
         return _packed(encoder, passages, device)[-1][firsts]
     rectangles = padded_together(passages, device)
     found = []
@@ -68,9 +67,9 @@ def padded_together(inputs: Inputs, device: torch.device) -> list[Array]:
 
 
 def _packed(encoder: Encoder, passages: Inputs, device: torch.device) -> list[Tensor]:
-    numbers = (passages.ids, passages.segments, passages.ends)
-    ids, segments, ends = (torch.from_numpy(np.asarray(part, np.int32)).to(device) for part in numbers)
-    return encoder.packed_hidden_states(ids, segments, ends, int(passages.lengths.max()))
+    numbers = (passages.ids, passages.segments, passages.offsets)
+    ids, segments, offsets = (torch.from_numpy(np.asarray(part, np.int32)).to(device) for part in numbers)
+    return encoder.packed_hidden_states(ids, segments, offsets, int(passages.lengths.max()))
 
 
 def _padded(passages: Inputs, device: torch.device) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tamis.columns import Array
-from tamis.errors import InputError
-from tamis.files import atomic_write, open_bytes
+from tamis.base.arrays import Array
+from tamis.base.errors import InputError
 from tamis.formats.lines import numbered_lines
 from tamis.models.checkpoint import TOKENIZER
 from tamis.models.long_checkpoint import LongCheckpoint, save_long
 from tamis.models.long_plan import LongDoc
 from tamis.models.passages import Static, new_head
 from tamis.models.tokenizer import Tokenizer
+from tamis.storage.files import atomic_write, open_bytes
 
 _SPECIAL = ("[UNK]", "[CLS]", "[SEP]")  # [UNK] has number 0: see `Static`
 

@@ -28,9 +28,8 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from tamis.columns import Array
-from tamis.errors import InputError
-from tamis.retrieve.postings import ranges
+from tamis.base.arrays import Array, ranges
+from tamis.base.errors import InputError
 
 COUNTED = 1 << 13  # tokens of a text that are counted: a longer one has at least so many
 Form = Literal["default", "no-positions", "no-segments", "swapped", "markers"]
@@ -40,7 +39,7 @@ ABLATED: Mapping[Form, str] = {"no-positions": "embeddings.position", "no-segmen
 
 @dataclass(frozen=True, slots=True)
 class Tokenised:
-    """Texts as tokens, laid end to end, without special tokens: text i is `ids[ends[i] : ends[i + 1]]`.
+    """Texts as tokens, laid end to end, without special tokens: text i is `ids[offsets[i] : offsets[i + 1]]`.
 
     `lengths` says how many tokens each text has, of which only the first may be held here; counting stops at
     `COUNTED`.
@@ -51,7 +50,7 @@ class Tokenised:
     """
 
     ids: Array  # int32[tokens]
-    ends: Array  # int64[n + 1]
+    offsets: Array  # int64[n + 1]
     lengths: Array  # int64[n]
 
     @classmethod
@@ -59,9 +58,9 @@ class Tokenised:
         """Texts given as lists of tokens, each cut to its first `limit`."""
         lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
         kept = [row[:limit] for row in rows] if lengths.max(initial=0) > limit else rows
-        ends = _ends(np.minimum(lengths, limit))
-        ids = np.fromiter(chain.from_iterable(kept), dtype=np.int32, count=int(ends[-1]))
-        return cls(ids, ends, np.minimum(lengths, COUNTED))
+        offsets = _offsets(np.minimum(lengths, limit))
+        ids = np.fromiter(chain.from_iterable(kept), dtype=np.int32, count=int(offsets[-1]))
+        return cls(ids, offsets, np.minimum(lengths, COUNTED))
 
     @classmethod
     def join(cls, parts: Sequence[Tokenised]) -> Tokenised:
@@ -70,7 +69,7 @@ class Tokenised:
             return parts[0]
         ids = np.concatenate([np.zeros(0, np.int32), *(part.ids for part in parts)])
         lengths = np.concatenate([np.zeros(0, np.int64), *(part.lengths for part in parts)])
-        return cls(ids, _join_ends([part.ends for part in parts]), lengths)
+        return cls(ids, _join_offsets([part.offsets for part in parts]), lengths)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -78,24 +77,26 @@ class Tokenised:
     def take(self, numbers: Sequence[int] | Array) -> Tokenised:
         """Those texts, in that order."""
         chosen = np.asarray(numbers, dtype=np.int64)
-        counts = self.ends[chosen + 1] - self.ends[chosen]
-        return Tokenised(self.ids[ranges(self.ends[chosen], counts)], _ends(counts), self.lengths[chosen])
+        counts = self.offsets[chosen + 1] - self.offsets[chosen]
+        return Tokenised(
+            self.ids[ranges(self.offsets[chosen], counts)], _offsets(counts), self.lengths[chosen]
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Inputs of a model laid end to end, without padding: input i is `ids[ends[i] : ends[i + 1]]`. Positions
-    count from 0 within each input.
+    """Inputs of a model laid end to end, without padding: input i is `ids[offsets[i] : offsets[i + 1]]`.
+    Positions count from 0 within each input.
 
     >>> inputs = Inputs(np.array([1, 7, 1, 8, 9]), np.array([0, 0, 0, 1, 1]), np.array([0, 2, 5]))
     >>> swapped = inputs.take([1, 0])
-    >>> swapped.ids.tolist(), swapped.segments.tolist(), swapped.ends.tolist()
+    >>> swapped.ids.tolist(), swapped.segments.tolist(), swapped.offsets.tolist()
     ([1, 8, 9, 1, 7], [0, 1, 1, 0, 0], [0, 3, 5])
     """
 
     ids: Array  # int32[tokens]
     segments: Array  # uint8[tokens]
-    ends: Array  # int64[n + 1]
+    offsets: Array  # int64[n + 1]
 
     @classmethod
     def join(cls, parts: Sequence[Inputs]) -> Inputs:
@@ -104,32 +105,32 @@ class Inputs:
             return parts[0]
         ids = np.concatenate([np.zeros(0, np.int32), *(part.ids for part in parts)])
         segments = np.concatenate([np.zeros(0, np.uint8), *(part.segments for part in parts)])
-        return cls(ids, segments, _join_ends([part.ends for part in parts]))
+        return cls(ids, segments, _join_offsets([part.offsets for part in parts]))
 
     def __len__(self) -> int:
-        return len(self.ends) - 1
+        return len(self.offsets) - 1
 
     @property
     def lengths(self) -> Array:
         """How many tokens each input has."""
-        return np.diff(self.ends)
+        return np.diff(self.offsets)
 
     def take(self, numbers: Sequence[int] | Array) -> Inputs:
         """Those inputs, in that order."""
         chosen = np.asarray(numbers, dtype=np.int64)
-        counts = self.ends[chosen + 1] - self.ends[chosen]
-        at = ranges(self.ends[chosen], counts)
-        return Inputs(self.ids[at], self.segments[at], _ends(counts))
+        counts = self.offsets[chosen + 1] - self.offsets[chosen]
+        at = ranges(self.offsets[chosen], counts)
+        return Inputs(self.ids[at], self.segments[at], _offsets(counts))
 
     def part(self, start: int, stop: int) -> Inputs:
         """The inputs from `start` to `stop`, without copying their tokens.
 
         >>> inputs = Inputs(np.array([1, 7, 1, 8, 9]), np.array([0, 0, 0, 1, 1]), np.array([0, 2, 5]))
-        >>> inputs.part(1, 2).ids.tolist(), inputs.part(1, 2).ends.tolist()
+        >>> inputs.part(1, 2).ids.tolist(), inputs.part(1, 2).offsets.tolist()
         ([1, 8, 9], [0, 3])
         """
-        first, last = self.ends[start], self.ends[stop]
-        return Inputs(self.ids[first:last], self.segments[first:last], self.ends[start : stop + 1] - first)
+        first, last = self.offsets[start], self.offsets[stop]
+        return Inputs(self.ids[first:last], self.segments[first:last], self.offsets[start : stop + 1] - first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +214,7 @@ def mono(
     than two `segment_types` gets segment 0 everywhere.
 
     >>> inputs, truncation = mono([7], Tokenised.of([[8, 9], [5]]), Special(cls=1, sep=2))
-    >>> inputs.ids.tolist(), inputs.segments.tolist(), inputs.ends.tolist()
+    >>> inputs.ids.tolist(), inputs.segments.tolist(), inputs.offsets.tolist()
     ([1, 7, 2, 8, 9, 2, 1, 7, 2, 5, 2], [0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1], [0, 6, 11])
     >>> queries, texts = Tokenised.of([[7], [6, 6]]), Tokenised.of([[8], [9]])
     >>> mono(queries, texts, Special(cls=1, sep=2), own=np.array([1, 0]))[0].ids.tolist()
@@ -316,7 +317,7 @@ def listwise(
 
     >>> texts, groups = Tokenised.of([[8, 9], [5], [6]]), np.array([[2, 0], [1, -1]])
     >>> inputs, truncation = listwise([7], texts, groups, Special(cls=1, sep=2))
-    >>> inputs.ids.tolist(), inputs.segments.tolist(), inputs.ends.tolist()
+    >>> inputs.ids.tolist(), inputs.segments.tolist(), inputs.offsets.tolist()
     ([1, 7, 2, 6, 2, 8, 9, 2, 1, 7, 2, 5, 2], [0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 0, 1, 1], [0, 8, 13])
     """
     between, end = _separators(special)
@@ -354,7 +355,7 @@ def text_spans(inputs: Inputs, special: Special) -> TextSpans:
     """
     # no text holds one: what spells it out is tokenised as any other word
     places = np.flatnonzero(inputs.ids == special.sep)
-    owners = np.searchsorted(inputs.ends, places, side="right") - 1
+    owners = np.searchsorted(inputs.offsets, places, side="right") - 1
     turns = np.arange(len(places)) - np.searchsorted(owners, owners)  # 0: the one that ends the query
     a_text = 1 + special.double_separator
     ending = np.flatnonzero((turns > 0) & (turns % a_text == 0))
@@ -391,12 +392,12 @@ class _Asked(NamedTuple):
 def _asked(query: Sequence[int] | Array | Tokenised, own: Array | None, inputs: int, budget: int) -> _Asked:
     if not isinstance(query, Tokenised):
         ids, length = np.asarray(query, dtype=np.int32), np.array([len(query)])
-        query, own = Tokenised(ids, _ends(length), length), np.zeros(inputs, np.int64)
+        query, own = Tokenised(ids, _offsets(length), length), np.zeros(inputs, np.int64)
     elif own is None or len(own) != inputs:
         raise InputError(
             f"{inputs} inputs with {0 if own is None else len(own)} queries", remedy="give each its own"
         )
-    return _Asked(query, np.minimum(np.diff(query.ends), budget), own)
+    return _Asked(query, np.minimum(np.diff(query.offsets), budget), own)
 
 
 def _separators(special: Special) -> tuple[list[int], list[int]]:
@@ -444,7 +445,7 @@ def _assemble(
     in one array, the texts', the queries' and then the fixed parts', so that the inputs are one gather from
     it."""
     place, column = len(texts.ids), 0
-    own_starts, own_counts = asked.queries.ends[asked.own] + place, asked.counts[asked.own]
+    own_starts, own_counts = asked.queries.offsets[asked.own] + place, asked.counts[asked.own]
     sources, place = [texts.ids, asked.queries.ids], place + len(asked.queries.ids)
     starts = np.empty((len(groups), len(parts)), dtype=np.int64)
     counts = np.empty_like(starts)
@@ -453,8 +454,8 @@ def _assemble(
             starts[:, number], counts[:, number] = own_starts, own_counts
         elif tokens is _TEXT:
             chosen = groups[:, column]
-            starts[:, number] = texts.ends[chosen]
-            counts[:, number] = np.minimum(texts.ends[chosen + 1] - texts.ends[chosen], budgets)
+            starts[:, number] = texts.offsets[chosen]
+            counts[:, number] = np.minimum(texts.offsets[chosen + 1] - texts.offsets[chosen], budgets)
             column += 1
         else:
             starts[:, number], counts[:, number] = place, len(tokens)
@@ -466,13 +467,13 @@ def _assemble(
     segments = np.array([segment for segment, _ in parts], dtype=np.uint8)
     if segment_types < 2:
         segments[:] = 0
-    ends = _ends(counts.sum(axis=1))
-    return Inputs(ids, np.repeat(np.tile(segments, len(groups)), counts.ravel()), ends)
+    offsets = _offsets(counts.sum(axis=1))
+    return Inputs(ids, np.repeat(np.tile(segments, len(groups)), counts.ravel()), offsets)
 
 
 def _truncation(asked: _Asked, texts: Tokenised, used: Array, budgets: Array) -> Truncation:
     """Of the queries, and of the texts with the numbers `used`."""
-    lengths, held = texts.lengths[used], texts.ends[used + 1] - texts.ends[used]
+    lengths, held = texts.lengths[used], texts.offsets[used + 1] - texts.offsets[used]
     lost = lengths - np.minimum(held, budgets)
     query_lost = asked.queries.lengths - asked.counts
     return Truncation(
@@ -489,11 +490,11 @@ def _truncation(asked: _Asked, texts: Tokenised, used: Array, budgets: Array) ->
     )
 
 
-def _ends(counts: Array) -> Array:
-    ends = np.zeros(len(counts) + 1, dtype=np.int64)
-    np.cumsum(counts, out=ends[1:])
-    return ends
+def _offsets(counts: Array) -> Array:
+    offsets = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    return offsets
 
 
-def _join_ends(ends: Sequence[Array]) -> Array:
-    return _ends(np.concatenate([np.zeros(0, np.int64), *map(np.diff, ends)]))
+def _join_offsets(offsets: Sequence[Array]) -> Array:
+    return _offsets(np.concatenate([np.zeros(0, np.int64), *map(np.diff, offsets)]))

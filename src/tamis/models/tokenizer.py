@@ -25,10 +25,10 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from tamis.columns import Array
-from tamis.errors import QUOTED, InputError, TamisError, quoted
+from tamis.base.arrays import Array
+from tamis.base.errors import QUOTED, InputError, TamisError, quoted
+from tamis.base.nested import parse_json
 from tamis.models.templates import COUNTED, Special, Tokenised
-from tamis.nested import parse_json
 
 if TYPE_CHECKING:
     import tokenizers

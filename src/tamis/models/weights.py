@@ -22,12 +22,12 @@ from typing import Any, Literal
 import numpy as np
 import xxhash
 
-from tamis.columns import Array
-from tamis.errors import QUOTED, CorruptError, InputError, quoted
-from tamis.files import atomic_write, unreadable
+from tamis.base.arrays import Array
+from tamis.base.errors import QUOTED, CorruptError, InputError, quoted
+from tamis.base.nested import parse_json
 from tamis.models.names import Shape
 from tamis.models.quantise import Int8Matrix
-from tamis.nested import parse_json
+from tamis.storage.files import atomic_write, unreadable
 
 FloatType = Literal["float32", "float16"]
 WeightType = Literal["float32", "float16", "int8"]  # int8: the matrices, all else is float16
@@ -108,7 +108,7 @@ def verify_tensors(path: Path) -> None:
     >>> _ = file.write_bytes(file.read_bytes()[:-1] + b"?")
     >>> verify_tensors(file)
     Traceback (most recent call last):
-    tamis.errors.CorruptError: .../model.safetensors is damaged ... (its checksum is wrong): fetch ...
+    tamis.base.errors.CorruptError: .../model.safetensors is damaged ... (its checksum is wrong): fetch ...
     """
     header, metadata, values = _parts_of(path)
     if CHECKSUM in metadata:
@@ -227,7 +227,7 @@ def write_tensors(
     >>> file = getfixture("tmp_path") / "model.safetensors"
     >>> write_tensors(file, {"a": np.array([1e6], np.float32)}, "float16")
     Traceback (most recent call last):
-    tamis.errors.InputError: .../model.safetensors: the tensor a does not fit into float16: use float32
+    tamis.base.errors.InputError: .../model.safetensors: the tensor a does not fit into float16: use float32
     """
     # without a format transformers refuses the file
     metadata = {"format": "pt", CHECKSUM: "0" * 32} | (LAYOUT if int8 else {})

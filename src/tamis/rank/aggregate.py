@@ -14,8 +14,8 @@ from typing import Literal
 
 import numpy as np
 
-from tamis.columns import Array
-from tamis.errors import InputError, TamisError
+from tamis.base.arrays import Array
+from tamis.base.errors import InputError, TamisError
 
 Aggregate = Literal["sum", "binary", "min", "max", "sample"]
 
@@ -129,7 +129,7 @@ def check_aggregate(how: Aggregate, m: int | None = None, seed: int = 0) -> None
 
     >>> check_aggregate("sum", m=10)
     Traceback (most recent call last):
-    tamis.errors.InputError: sum compares all pairs and has no m: leave m out, or use aggregate=sample
+    tamis.base.errors.InputError: sum compares all pairs and has no m: leave m out, or use aggregate=sample
     """
     if how not in _AGGREGATES:
         raise InputError(f"there is no aggregate {how!r}", remedy=f"use {', '.join(_AGGREGATES)}")

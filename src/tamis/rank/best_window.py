@@ -17,12 +17,12 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from tamis.columns import Array
-from tamis.errors import InputError
+from tamis.base.arrays import Array
+from tamis.base.errors import InputError
+from tamis.core.ranking import Ranking
 from tamis.infer.tokens import texts_of
 from tamis.models.templates import COUNTED, Tokenised
 from tamis.models.tokenizer import Tokenizer
-from tamis.ranking import Ranking
 
 Cut = Literal["start", "best"]
 
@@ -34,7 +34,7 @@ def check_cut(cut: str) -> None:
 
     >>> check_cut("end")
     Traceback (most recent call last):
-    tamis.errors.InputError: no cut 'end': use start or best
+    tamis.base.errors.InputError: no cut 'end': use start or best
     """
     if cut not in get_args(Cut):
         raise InputError(f"no cut {cut!r}", remedy=f"use {' or '.join(get_args(Cut))}")
@@ -98,7 +98,7 @@ def cut_texts(ranking: Ranking, tokenizer: Tokenizer, query: Array, room: int, c
         return texts
     part = replace(ranking, ids=[ranking.ids[n] for n in long.tolist()], scores=np.zeros(len(long)))
     whole = texts.take(long)
-    if (np.diff(whole.ends) < whole.lengths).any():  # then not all tokens that count are kept
+    if (np.diff(whole.offsets) < whole.lengths).any():  # then not all tokens that count are kept
         whole = texts_of(part, tokenizer, limit=COUNTED)
     titles = tokenizer.encode([document.title and f"{document.title}\n" for document in part.documents()])
     rows = []

@@ -15,16 +15,16 @@ from typing import get_args
 
 import numpy as np
 
-from tamis.columns import Array
-from tamis.errors import InputError, TamisError
-from tamis.expression import Call
-from tamis.infer.cross_encoder import Tally
+from tamis.base.arrays import Array
+from tamis.base.errors import InputError, TamisError
+from tamis.core.language import Call
+from tamis.core.ranking import Ranking, ScoreKind, Span
+from tamis.infer.scorer import Tally
 from tamis.rank.combine import Interpolation, normalised
 from tamis.rank.mono import Mono
 from tamis.rank.passage import PassageReranker, Scored
 from tamis.rank.reading import Cutting, Title, Unit, Wanted, analyzer_of
 from tamis.rank.reranker import shown
-from tamis.ranking import Ranking, ScoreKind, Span
 from tamis.text.segment import Keep
 
 MOST = 4  # sentences: a fourth was tried, and its weight learned to be 0
@@ -83,7 +83,7 @@ class Sentences:
 
     def of(self, ids: Iterable[str]) -> Sentences:
         """The same of these documents, without the many other sentences from which it was made."""
-        return replace(self, spans={identity: self.spans(identity) for identity in ids}.__getitem__)
+        return replace(self, spans={doc_id: self.spans(doc_id) for doc_id in ids}.__getitem__)
 
 
 class Birch(PassageReranker):
@@ -194,7 +194,7 @@ class Birch(PassageReranker):
         by_id = dict(zip(ranking.ids, scored, strict=True))
         return Sentences(
             highest([shown(each.margins, self.stage.kind) for each in scored]),
-            lambda identity: self._spans(ranking, identity, by_id[identity]),
+            lambda doc_id: self._spans(ranking, doc_id, by_id[doc_id]),
             sum(len(each.margins) for each in scored),
         )
 
@@ -205,7 +205,7 @@ class Birch(PassageReranker):
         scores = weighted(documents, sentences.best, self.alpha, self.weights)
         best = ranking.rescored(scores, ScoreKind.COMBINED)
         looked_at = best.ids[:depth] if self.evidence else ()
-        return replace(best, evidence={identity: sentences.spans(identity) for identity in looked_at})
+        return replace(best, evidence={doc_id: sentences.spans(doc_id) for doc_id in looked_at})
 
     def count_as_cached(self, rankings: Sequence[Ranking], sentences: Sequence[Sentences]) -> None:
         """Tell the tally of sentences that another Birch has read."""

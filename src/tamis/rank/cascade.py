@@ -20,20 +20,20 @@ from pathlib import Path
 
 import numpy as np
 
-from tamis.columns import Array
-from tamis.errors import InputError
-from tamis.expression import Call
+from tamis.base.arrays import Array
+from tamis.base.errors import InputError
+from tamis.core.language import Call
+from tamis.core.ranking import Ranking, ScoreKind, best_first
+from tamis.core.runtime import Device, Precision
 from tamis.infer.cascade import CascadeEncoder
-from tamis.infer.cross_encoder import Tally
-from tamis.infer.runtime import Device, Precision
+from tamis.infer.score_cache import ScoreCache, pair_keys, prefix
+from tamis.infer.scorer import Tally
 from tamis.infer.walk import Keep
 from tamis.models.exits import check_alpha, check_entropy, cost, entropies, kept, layers_run
 from tamis.models.templates import Inputs, Truncation
 from tamis.rank.aggregate import probability
-from tamis.rank.cache import ScoreCache, pair_keys, prefix
 from tamis.rank.mono import pointwise_inputs
 from tamis.rank.reranker import Reranker, check_limits
-from tamis.ranking import Ranking, ScoreKind, best_first
 
 NAME = "cascade"  # of the stage, and of the model that it would have if one were bundled
 ALPHA = 0.3  # where neither rule is given
@@ -225,7 +225,7 @@ def inferred(margins: Array, layers: Sequence[int]) -> int:
 def exited(ranking: Ranking, margins: Array) -> Ranking:
     """The candidates by their margin at the exit where they left, whichever it was.
 
-    >>> from tamis.documents import Query
+    >>> from tamis.base.documents import Query
     >>> given = Ranking(Query("q", ""), ("a", "b", "c"), np.zeros(3))
     >>> found = exited(given, np.array([[9.0, np.nan], [-9.0, np.nan], [0.5, 0.0]]))
     >>> found.ids, found.scores.round(3).tolist()
@@ -240,7 +240,7 @@ def cascaded(ranking: Ranking, margins: Array, alpha: float) -> Ranking:
 
     `margins` are float32[candidates, exits], and NaN from the second exit on for one that left at the first.
 
-    >>> from tamis.documents import Query
+    >>> from tamis.base.documents import Query
     >>> given = Ranking(Query("q", ""), ("a", "b", "c"), np.zeros(3))
     >>> found = cascaded(given, np.array([[9.0, np.nan], [9.5, -1.0], [9.5, 0.0]]), alpha=0.3)
     >>> found.ids, found.scores.round(3).tolist()

@@ -17,18 +17,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tamis.columns import Array
-from tamis.errors import InputError
-from tamis.expression import Call
+from tamis.base.arrays import Array
+from tamis.base.errors import InputError
+from tamis.core.language import Call
+from tamis.core.ranking import Ranking
+from tamis.index.index import Index
+from tamis.index.lengths import LENGTH_OF_NORM, norms
+from tamis.index.retriever import options_of
+from tamis.index.score import BM25, Collection, Model, QueryLikelihood, Terms, TfIdf
+from tamis.index.search import statistics
 from tamis.models.templates import Inputs, Tokenised, Truncation
 from tamis.rank.mono import Mono
 from tamis.rank.reading import Read, Reader, analyzer_of
-from tamis.ranking import Ranking
-from tamis.retrieve.index import Index
-from tamis.retrieve.lengths import LENGTH_OF_NORM, norms
-from tamis.retrieve.retriever import options_of
-from tamis.retrieve.score import BM25, Collection, Model, QueryLikelihood, Terms, TfIdf
-from tamis.retrieve.search import statistics
 
 AMONG = 30  # passages of a document that are looked at
 
@@ -155,8 +155,8 @@ def _by_model(stage: Mono, longer: Sequence[Unread], reader: Reader) -> list[lis
         cuts.append(cut)
     margins = stage._margins([longer[number].ranking for number in numbers], inputs, cuts)
     for number, own in zip(numbers, margins, strict=True):
-        ends = np.cumsum([len(read.passages) for read in longer[number].reads])
-        found[number] = np.split(own, ends[:-1])
+        offsets = np.cumsum([len(read.passages) for read in longer[number].reads])
+        found[number] = np.split(own, offsets[:-1])
     return found
 
 
@@ -164,8 +164,8 @@ def _contents(unread: Unread, reader: Reader) -> Iterator[list[str]]:
     """What is read of each document's passages, as text."""
     texts = unread.ranking.texts
     assert texts is not None  # they are cut, so they are there
-    for identity, read in zip(unread.ids, unread.reads, strict=True):
-        yield reader.contents(texts.document(identity), read.passages)
+    for doc_id, read in zip(unread.ids, unread.reads, strict=True):
+        yield reader.contents(texts.document(doc_id), read.passages)
 
 
 def _lexical(model: Model, longer: Unread, reader: Reader) -> list[Array]:

@@ -13,13 +13,13 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from tamis.columns import Array
-from tamis.documents import Document
-from tamis.errors import InputError, TamisError, UnknownDocumentError
-from tamis.expression import Call, Value
+from tamis.base.arrays import Array
+from tamis.base.documents import Document
+from tamis.base.errors import InputError, TamisError, UnknownDocumentError
+from tamis.core.language import Call, Value
+from tamis.core.ranking import Ranking, Run, ScoreKind, Texts
+from tamis.core.stage import Stage
 from tamis.rank.aggregate import probability
-from tamis.ranking import Ranking, Run, ScoreKind, Texts
-from tamis.stage import Stage
 
 Normalisation = Literal["minmax", "z"]
 Interpolation = Literal["minmax", "raw", "z"]
@@ -141,7 +141,7 @@ class Interpolate(Stage):
         first = normalised(old.scores, self.normalise)
         last = float(first.min()) if len(first) else 0.0
         score_of = dict(zip(old.ids, first.tolist(), strict=True))
-        came_with = np.array([score_of.get(identity, last) for identity in new.ids], dtype=np.float64)
+        came_with = np.array([score_of.get(doc_id, last) for doc_id in new.ids], dtype=np.float64)
         scores = self.alpha * came_with + (1 - self.alpha) * self._own(new)
         return new.reordered(np.argsort(-scores, kind="stable"), scores, ScoreKind.COMBINED)
 
@@ -163,7 +163,7 @@ class Interpolate(Stage):
 class Normalise(Stage):
     """The same candidates in the same order, their scores normalised within the query's list.
 
-    >>> from tamis.documents import Query
+    >>> from tamis.base.documents import Query
     >>> ranking = Ranking(Query("q", ""), ("a", "b"), np.array([7.0, 4.0]), ScoreKind.RETRIEVAL)
     >>> Normalise("z")(ranking).scores.tolist()
     [1.0, -1.0]
@@ -240,7 +240,7 @@ def fuse_rankings(rankings: Sequence[Ranking], how: Fusion = "rrf", k: int = 60)
     0. The order of the rankings does not matter to the scores; the query's text, the documents' texts and
     evidence, and the retriever that feedback searches again, are those of the first that has them.
 
-    >>> from tamis.documents import Query
+    >>> from tamis.base.documents import Query
     >>> one = Ranking(Query("q", ""), ("a", "b", "c"), np.array([9.0, 8.0, 5.0]), ScoreKind.RETRIEVAL)
     >>> two = Ranking(Query("q", ""), ("c", "b"), np.array([0.7, 0.1]), ScoreKind.PROBABILITY)
     >>> [(hit.id, round(hit.score, 4)) for hit in fuse_rankings([one, two])]
@@ -251,12 +251,12 @@ def fuse_rankings(rankings: Sequence[Ranking], how: Fusion = "rrf", k: int = 60)
     _check_fusion(how, k)
     if len({ranking.query.id for ranking in rankings}) != 1:
         raise InputError("fuse needs rankings of one query", remedy="give the rankings of each by themselves")
-    ids = tuple(dict.fromkeys(identity for ranking in rankings for identity in ranking.ids))
-    column = {identity: number for number, identity in enumerate(ids)}
+    ids = tuple(dict.fromkeys(doc_id for ranking in rankings for doc_id in ranking.ids))
+    column = {doc_id: number for number, doc_id in enumerate(ids)}
     parts = np.zeros((len(rankings), len(ids)))
     lists = np.zeros(len(ids), dtype=np.int64)
     for row, ranking in zip(parts, rankings, strict=True):
-        held = [column[identity] for identity in ranking.ids]
+        held = [column[doc_id] for doc_id in ranking.ids]
         if how == "rrf":
             row[held] = reciprocal_rank(len(held), k)
         else:
@@ -284,7 +284,7 @@ def fuse_runs(runs: Sequence[Run], how: Fusion = "rrf", k: int = 60) -> Run:
     """Several runs in one, query by query as in `fuse_rankings`; a query that a run does not hold is an empty
     ranking there.
 
-    >>> from tamis.documents import Query
+    >>> from tamis.base.documents import Query
     >>> one = Run([Ranking(Query("q1", ""), ("a", "b"), np.array([2.0, 1.0]), ScoreKind.RETRIEVAL)])
     >>> two = Run([Ranking(Query("q2", ""), ("c",), np.array([1.0]), ScoreKind.RETRIEVAL)])
     >>> [(qid, ranking.ids) for qid, ranking in fuse_runs([one, two]).items()]
@@ -305,13 +305,13 @@ class _AnyOf:
 
     sources: Sequence[Texts]
 
-    def document(self, identity: str) -> Document:
+    def document(self, doc_id: str) -> Document:
         for source in self.sources[:-1]:
             try:
-                return source.document(identity)
+                return source.document(doc_id)
             except UnknownDocumentError:
                 continue
-        return self.sources[-1].document(identity)
+        return self.sources[-1].document(doc_id)
 
 
 def _texts_of(rankings: Sequence[Ranking]) -> Texts | None:

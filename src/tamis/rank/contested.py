@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tamis.columns import Array
-from tamis.errors import InputError
+from tamis.base.arrays import Array
+from tamis.base.errors import InputError
 from tamis.rank.aggregate import Aggregate, matrix, opponents, probability
 
 
@@ -39,7 +39,7 @@ def check_contested(how: Aggregate, window: int | None, margin: float | None) ->
 
     >>> check_contested("sum", window=0, margin=None)
     Traceback (most recent call last):
-    tamis.errors.InputError: a window of 0 places: use a whole number of at least 1
+    tamis.base.errors.InputError: a window of 0 places: use a whole number of at least 1
     """
     if window is not None and window < 1:
         raise InputError(f"a window of {window} places", remedy="use a whole number of at least 1")

@@ -6,11 +6,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tamis.columns import Array
-from tamis.errors import InputError, TamisError
-from tamis.expression import Call
-from tamis.infer.cross_encoder import CrossEncoder
-from tamis.infer.runtime import Device, Precision
+from tamis.base.arrays import Array
+from tamis.base.errors import InputError, TamisError
+from tamis.core.language import Call
+from tamis.core.ranking import Ranking, ScoreKind
+from tamis.core.runtime import Device, Precision
+from tamis.infer.score_cache import ScoreCache
+from tamis.infer.scorer import CrossEncoder
 from tamis.models import templates
 from tamis.models.templates import Inputs, Truncation
 from tamis.rank.aggregate import (
@@ -23,10 +25,8 @@ from tamis.rank.aggregate import (
     probability,
 )
 from tamis.rank.best_window import Cut, check_cut, cut_texts
-from tamis.rank.cache import ScoreCache
 from tamis.rank.contested import Compared, check_contested, completed, contested, within
 from tamis.rank.reranker import Reranker, check_limits
-from tamis.ranking import Ranking, ScoreKind
 
 K1 = 50  # the papers' k1: 2,450 inferences
 
@@ -162,4 +162,4 @@ class Duo(Reranker):
             odds = best.log_odds() if ranking.kind.comparable else None
             found = completed(margins, pairs, len(best), odds)
         ranked = order(*found, len(best), self.aggregate)
-        return ranking.settled(ranked, aggregate(*found, len(best), self.aggregate))
+        return ranking.reorder_top(ranked, aggregate(*found, len(best), self.aggregate))

@@ -13,10 +13,10 @@ from typing import Any
 
 import xxhash
 
-from tamis.errors import InputError, TamisError
-from tamis.expression import Call
-from tamis.ranking import Ranking, ScoreKind
-from tamis.stage import Stage
+from tamis.base.errors import InputError, TamisError
+from tamis.core.language import Call
+from tamis.core.ranking import Ranking, ScoreKind
+from tamis.core.stage import Stage
 
 Criterion = Callable[[Ranking], bool]
 
@@ -82,7 +82,7 @@ def leads(ranking: Ranking, margin: float) -> bool:
     """Whether the first candidate's score is that much above the second's; alone it has no rival.
 
     >>> import numpy as np
-    >>> from tamis.documents import Query
+    >>> from tamis.base.documents import Query
     >>> ranking = Ranking(Query("q", ""), ("a", "b"), np.array([0.75, 0.5]), ScoreKind.PROBABILITY)
     >>> leads(ranking, 0.25), leads(ranking, 0.3)
     (True, False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
-from tamis.ranking import Span
+from tamis.core.ranking import Span
 from tamis.text.segment import Passage, sentences, trimmed
 
 _LONGEST = 1_000  # characters of a sentence that a passage is completed by

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tamis.columns import Array
-from tamis.errors import InputError
-from tamis.interrupt import check
-from tamis.ranking import Ranking, best_first
+from tamis.base.arrays import Array
+from tamis.base.errors import InputError
+from tamis.base.interrupt import check
+from tamis.core.ranking import Ranking, best_first
 
 
 def check_rounds(stage: str, rounds: int, seed: int) -> None:
@@ -21,7 +21,7 @@ def check_rounds(stage: str, rounds: int, seed: int) -> None:
 
     >>> check_rounds("listwise", rounds=0, seed=0)
     Traceback (most recent call last):
-    tamis.errors.InputError: listwise in 0 rounds: use 1 or more
+    tamis.base.errors.InputError: listwise in 0 rounds: use 1 or more
     """
     if rounds < 1:
         raise InputError(f"{stage} in {rounds} rounds", remedy="use 1 or more")
@@ -68,7 +68,7 @@ def drawn_groups(candidates: int, texts: int, rounds: int, seed: int = 0) -> Arr
 def settled(ranking: Ranking, groups: Array, scores: Array) -> Ranking:
     """The candidates of the groups by the sum of their scores, equal ones by id, and below them the others.
 
-    >>> from tamis.documents import Query
+    >>> from tamis.base.documents import Query
     >>> given = Ranking(Query("q", ""), ("a", "b", "c", "d"), np.zeros(4))
     >>> groups, scores = np.array([[0, 2], [1, -1]]), np.array([[0.5, 1.0], [0.75, 0.0]])
     >>> found = settled(given, groups, scores)
@@ -78,4 +78,4 @@ def settled(ranking: Ranking, groups: Array, scores: Array) -> Ranking:
     there = groups >= 0
     sums = np.zeros(int(groups.max(initial=-1)) + 1)
     np.add.at(sums, groups[there], scores[there].astype(np.float64))
-    return ranking.settled(best_first(sums, ranking.ids[: len(sums)]), sums)
+    return ranking.reorder_top(best_first(sums, ranking.ids[: len(sums)]), sums)

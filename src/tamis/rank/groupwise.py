@@ -1,5 +1,5 @@
 """Groupwise scoring functions (Ai et al. 2019): a small network reads the features of several candidates at
-once and scores each beside the others. See `tamis.rank.groupwise_train` for how one is trained.
+once and scores each beside the others. See `tamis.train.groupwise` for how one is trained.
 
     n candidates of f features  ->  n f numbers  ->  fully connected layers  ->  n scores
 
@@ -19,17 +19,17 @@ from typing import get_args
 
 import numpy as np
 
-from tamis.columns import Array
-from tamis.errors import InputError
-from tamis.expression import Call, Value
-from tamis.files import STDIN, atomic_write, read_text
-from tamis.nested import parse_json
+from tamis.base.arrays import Array
+from tamis.base.errors import InputError
+from tamis.base.nested import parse_json
+from tamis.core.language import Call, Value
+from tamis.core.ranking import Ranking
+from tamis.core.stage import Stage
+from tamis.index.index import Index
 from tamis.rank.combine import Interpolation
 from tamis.rank.groups import check_rounds, drawn_groups, settled
 from tamis.rank.ltr_features import LEXICAL, NAMED, Feature, columns
-from tamis.ranking import Ranking
-from tamis.retrieve.index import Index
-from tamis.stage import Stage
+from tamis.storage.files import STDIN, atomic_write, read_text
 
 NAME = "groupwise"
 MODEL = "groupwise.json"

@@ -12,18 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tamis.columns import Array
-from tamis.errors import InputError
-from tamis.expression import Call
+from tamis.base.arrays import Array
+from tamis.base.errors import InputError
+from tamis.core.language import Call
+from tamis.core.ranking import Ranking
+from tamis.core.runtime import Device, Precision
 from tamis.infer.listwise import ListwiseEncoder
-from tamis.infer.runtime import Device, Precision
+from tamis.infer.score_cache import ScoreCache, cached_rows
 from tamis.infer.tokens import texts_of
 from tamis.models import templates
 from tamis.models.templates import Inputs, Truncation
-from tamis.rank.cache import ScoreCache, cached_rows
 from tamis.rank.groups import check_rounds, drawn_groups, groups_a_round, settled
 from tamis.rank.reranker import Reranker, check_limits
-from tamis.ranking import Ranking
 
 NAME = "listwise"  # of the stage, and of the model that it would have if one were bundled
 K = 20

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
-from tamis.errors import InputError
-from tamis.expression import Call
+from tamis.base.errors import InputError
+from tamis.core.language import Call
+from tamis.core.ranking import Ranking, ScoreKind
+from tamis.core.runtime import Device, Precision
 from tamis.infer.longdoc import LongEncoder
-from tamis.infer.runtime import Device, Precision
+from tamis.infer.score_cache import ScoreCache
 from tamis.infer.tokens import texts_of
 from tamis.models.longdoc import read
-from tamis.rank.cache import ScoreCache
 from tamis.rank.reranker import Reranker
-from tamis.ranking import Ranking, ScoreKind
 
 
 class LongReranker(Reranker):

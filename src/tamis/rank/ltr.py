@@ -1,5 +1,5 @@
 """A learned linear model over features: the learning-to-rank baseline of the survey's section 1.2.3. See
-`tamis.rank.ltr_train` for how its weights are found."""
+`tamis.train.ltr` for how its weights are found."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import get_args
 
 import numpy as np
 
-from tamis.errors import InputError
-from tamis.expression import Call, Node, Value, parse
-from tamis.files import atomic_write, read_text
-from tamis.nested import parse_json
+from tamis.base.errors import InputError
+from tamis.base.nested import parse_json
+from tamis.core.language import Call, Node, Value, parse
+from tamis.core.ranking import Ranking, ScoreKind
+from tamis.core.stage import Stage
+from tamis.index.index import Index
 from tamis.rank.combine import Interpolation, normalised
 from tamis.rank.ltr_features import LEXICAL, NAMED, Feature, Named, columns, weighted
-from tamis.ranking import Ranking, ScoreKind
-from tamis.retrieve.index import Index
-from tamis.stage import Stage
+from tamis.storage.files import atomic_write, read_text
 
 
 class LTR(Stage):

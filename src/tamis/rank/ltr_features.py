@@ -17,16 +17,16 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from tamis.columns import Array
-from tamis.errors import TamisError, UnknownDocumentError
-from tamis.interrupt import check
+from tamis.base.arrays import Array
+from tamis.base.errors import TamisError, UnknownDocumentError
+from tamis.base.interrupt import check
+from tamis.core.ranking import Ranking, ScoreKind
+from tamis.core.stage import Stage, TopK
+from tamis.index.dependence import SDM
+from tamis.index.index import Index
+from tamis.index.retriever import Retriever
+from tamis.index.score import lucene_idf
 from tamis.rank.combine import Interpolation, normalised
-from tamis.ranking import Ranking, ScoreKind
-from tamis.retrieve.dependence import SDM
-from tamis.retrieve.index import Index
-from tamis.retrieve.retriever import Retriever
-from tamis.retrieve.score import lucene_idf
-from tamis.stage import Kept, Stage
 
 Named = Literal["score", "length", "idf", "matched"]
 NAMED: tuple[Named, ...] = get_args(Named)
@@ -45,7 +45,7 @@ def columns(
     """For each ranking the columns of the features, normalised within the query's list. `stage` is the one
     that an error speaks of.
 
-    >>> from tamis.documents import Query
+    >>> from tamis.base.documents import Query
     >>> ranking = Ranking(Query("q", ""), ("a", "b"), np.array([7.0, 4.0]), ScoreKind.RETRIEVAL)
     >>> [column.tolist() for column in columns([ranking], ["score"], None, "minmax")[0]]
     [[1.0, 0.0]]
@@ -104,11 +104,11 @@ def stage_scores(stage: Stage, rankings: Sequence[Ranking]) -> list[Array]:
 def first_stage(stage: Stage) -> Retriever | SDM | None:
     """The model of the first stage that a feature is, however many it would keep.
 
-    >>> from tamis.stages import build
+    >>> from tamis.core.registry import build
     >>> first_stage(build("normalise % 9")) is None
     True
     """
-    inner = stage.stage if isinstance(stage, Kept) else stage
+    inner = stage.stage if isinstance(stage, TopK) else stage
     return inner if isinstance(inner, Retriever | SDM) else None
 
 
@@ -116,7 +116,7 @@ def lexical(ranking: Ranking, index: Index) -> dict[Named, Array]:
     """The features that an index knows of the candidates.
 
     >>> import tempfile
-    >>> from tamis.documents import Document, Query
+    >>> from tamis.base.documents import Document, Query
     >>> documents = [Document("d1", "flour and a sieve"), Document("d2", "sieve, sieve")]
     >>> index = Index.build(documents, tempfile.mkdtemp() + "/idx", analyzer="plain")
     >>> found = Ranking(Query("q", "sieve for flour"), ("d2", "d1"), np.array([2.0, 1.0]))
@@ -155,4 +155,4 @@ def lexical(ranking: Ranking, index: Index) -> dict[Named, Array]:
 def _aligned(old: Ranking, new: Ranking) -> Array:
     scores = dict(zip(new.ids, new.scores.astype(np.float64).tolist(), strict=True))
     lowest = min((0.0, *scores.values()))
-    return np.array([scores.get(identity, lowest) for identity in old.ids], dtype=np.float64)
+    return np.array([scores.get(doc_id, lowest) for doc_id in old.ids], dtype=np.float64)

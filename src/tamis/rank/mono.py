@@ -8,16 +8,16 @@ from typing import Literal
 
 import numpy as np
 
-from tamis.errors import InputError
-from tamis.expression import Call
-from tamis.infer.cross_encoder import CrossEncoder
-from tamis.infer.runtime import Device, Precision
+from tamis.base.errors import InputError
+from tamis.core.language import Call
+from tamis.core.ranking import Ranking, ScoreKind, best_first
+from tamis.core.runtime import Device, Precision
+from tamis.infer.score_cache import ScoreCache
+from tamis.infer.scorer import CrossEncoder
 from tamis.models import templates
 from tamis.models.templates import Form, Inputs, Tokenised, Truncation
 from tamis.rank.best_window import Cut, check_cut, cut_texts
-from tamis.rank.cache import ScoreCache
 from tamis.rank.reranker import Reranker, check_limits, shown
-from tamis.ranking import Ranking, ScoreKind, best_first
 
 Shown = Literal["probability", "logit", "log-probability"]
 

@@ -21,16 +21,16 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from tamis.columns import Array
-from tamis.errors import InputError
-from tamis.expression import Call, Node, Value
+from tamis.base.arrays import Array
+from tamis.base.errors import InputError
+from tamis.core.language import Call, Node, Value
+from tamis.core.ranking import Ranking, ScoreKind, Span, best_first
+from tamis.core.stage import Stage
 from tamis.models.templates import Inputs, Tokenised, Truncation
 from tamis.rank.choose import AMONG, Choice, Lexical, Unread
 from tamis.rank.mono import Mono
 from tamis.rank.reading import Cutting, Read, Reader, Title, Unit, Wanted
 from tamis.rank.reranker import Reranker, shown
-from tamis.ranking import Ranking, ScoreKind, Span, best_first
-from tamis.stage import Stage
 from tamis.text.segment import Keep, Passage
 
 PASSAGES = 30  # of a document that are read
@@ -173,8 +173,8 @@ class PassageReranker(Reranker):
                 cuts.append(_of_documents(_without_query(cut) if scored[number] else cut, reads))
             found = self._margins([rankings[number] for number in numbers], inputs, cuts)
             for number, margins in zip(numbers, found, strict=True):
-                ends = np.cumsum([len(read.passages) for read in together[number]])
-                each = zip(together[number], np.split(margins, ends[:-1]), strict=True)
+                offsets = np.cumsum([len(read.passages) for read in together[number]])
+                each = zip(together[number], np.split(margins, offsets[:-1]), strict=True)
                 scored[number] += [Scored(read.passages, own) for read, own in each]
         return scored
 
@@ -213,7 +213,7 @@ class PassageReranker(Reranker):
             ranking, evidence={each: self._spans(ranking, each, scored[each]) for each in looked_at}
         )
 
-    def _spans(self, ranking: Ranking, identity: str, scored: Scored) -> tuple[Span, ...]:
+    def _spans(self, ranking: Ranking, doc_id: str, scored: Scored) -> tuple[Span, ...]:
         """The best passages, best first; one that overlaps a better one shows little that is new."""
         best: list[int] = []
         for number in np.argsort(-scored.margins, kind="stable").tolist():
@@ -225,7 +225,7 @@ class PassageReranker(Reranker):
                 best.append(number)
         places: Sequence[Passage] = [scored.passages[number] for number in best]
         if not self.reader.in_text and ranking.texts is not None:
-            places = self.reader.characters(ranking.texts.document(identity), places)
+            places = self.reader.characters(ranking.texts.document(doc_id), places)
         scores = shown(scored.margins[best], self.stage.kind).tolist()
         return tuple(Span(*place, score) for place, score in zip(places, scores, strict=True))
 

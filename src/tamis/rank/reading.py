@@ -15,14 +15,14 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from tamis.columns import Array
-from tamis.documents import Document
-from tamis.errors import InputError
+from tamis.base.arrays import Array
+from tamis.base.documents import Document
+from tamis.base.errors import InputError
+from tamis.core.ranking import Ranking
+from tamis.index.index import Index
 from tamis.infer.tokens import KEPT, texts_of
 from tamis.models.templates import COUNTED, Tokenised
 from tamis.models.tokenizer import Tokenizer
-from tamis.ranking import Ranking
-from tamis.retrieve.index import Index
 from tamis.text.analyze import Analyzer, get_analyzer
 from tamis.text.segment import (
     Keep,
@@ -238,8 +238,8 @@ class Reader:
             for start, stop in own
         ]
         tokens = self.tokenizer.encode(texts, limit=max(self.room, KEPT))
-        ends = np.cumsum([0, *map(len, places)]).tolist()
-        return [tokens.take(range(start, stop)) for start, stop in pairwise(ends)]
+        offsets = np.cumsum([0, *map(len, places)]).tolist()
+        return [tokens.take(range(start, stop)) for start, stop in pairwise(offsets)]
 
     def _fitting(self, document: Document, places: Sequence[Passage]) -> list[Passage]:
         """The passages, each cut in pieces that the model has room for."""

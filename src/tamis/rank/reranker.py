@@ -14,16 +14,16 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from tamis.columns import Array
-from tamis.documents import Document, Query
-from tamis.errors import InputError
-from tamis.expression import Call, Node, Value
-from tamis.infer.cross_encoder import CrossEncoder, Tally
+from tamis.base.arrays import Array
+from tamis.base.documents import Document, Query
+from tamis.base.errors import InputError
+from tamis.core.language import Call, Node, Value
+from tamis.core.ranking import Ranking, ScoreKind, Span
+from tamis.core.stage import Stage
+from tamis.infer.score_cache import ScoreCache, cached, pair_keys, prefix
+from tamis.infer.scorer import CrossEncoder, Tally
 from tamis.models.templates import Inputs, Truncation
-from tamis.rank.cache import ScoreCache, cached, pair_keys, prefix
-from tamis.rank.given import placed
-from tamis.ranking import Ranking, ScoreKind, Span
-from tamis.stage import Stage
+from tamis.rank.given_run import placed
 
 Candidate = str | Mapping[str, Any] | Document
 _TEXT, _ID = ("text", "contents", "content", "passage", "body"), ("id", "_id", "docid", "doc_id")
@@ -56,7 +56,7 @@ def check_limits(query_limit: int, limit: int) -> None:
 
     >>> check_limits(query_limit=0, limit=512)
     Traceback (most recent call last):
-    tamis.errors.InputError: a query_limit of 0 tokens: use 1 or more
+    tamis.base.errors.InputError: a query_limit of 0 tokens: use 1 or more
     """
     for name, tokens in (("query_limit", query_limit), ("limit", limit)):
         if tokens < 1:
@@ -152,13 +152,13 @@ class Reranker(Stage):
                 return self.encoder.margins(together.take(missing))
 
             margins = self._cached(self.cache, keys, score)
-        ends = np.cumsum([len(each) for each in inputs])[:-1]
+        offsets = np.cumsum([len(each) for each in inputs])[:-1]
         tallies = [
             Tally(int(own.sum()), int((~own).sum()), cut)
-            for own, cut in zip(np.split(scored, ends), cuts, strict=True)
+            for own, cut in zip(np.split(scored, offsets), cuts, strict=True)
         ]
         self._count(rankings, tallies)
-        return np.split(margins, ends)
+        return np.split(margins, offsets)
 
     def _cached(self, cache: ScoreCache, keys: Sequence[bytes], score: Callable[[Array], Array]) -> Array:
         """What the model says of the inputs with these keys, of which `score` scores those not known."""
@@ -174,10 +174,10 @@ class Reranker(Stage):
         """By what the model reads, tokens and segments: whatever changes a score changes one of these, or the
         model's fingerprint."""
         own = prefix(self.encoder.fingerprint, type(self).__name__, "")
-        ends = inputs.ends.tolist()
+        offsets = inputs.offsets.tolist()
         read = [
             inputs.ids[start:stop].tobytes() + inputs.segments[start:stop].tobytes()
-            for start, stop in itertools.pairwise(ends)
+            for start, stop in itertools.pairwise(offsets)
         ]
         return pair_keys(own, ranking.query.text, read)
 
@@ -200,12 +200,12 @@ def _document(item: Candidate, place: int) -> Document:
     text = next((item[name] for name in _TEXT if item.get(name) is not None), None)
     if not isinstance(text, str):
         raise InputError(f"candidate {place} has no text", remedy="give it a 'text' that is a str")
-    identity = next((item[name] for name in _ID if item.get(name) is not None), place)
+    doc_id = next((item[name] for name in _ID if item.get(name) is not None), place)
     title = item.get("title")
     if not isinstance(title, str | None):
         problem = f"the title of candidate {place} is {type(title).__name__}"
         raise InputError(problem, remedy="give a str, or none")
-    return Document(str(identity), text, title or "")
+    return Document(str(doc_id), text, title or "")
 
 
 def shown(margins: Array, kind: ScoreKind) -> Array:

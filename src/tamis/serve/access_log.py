@@ -15,7 +15,7 @@ from pathlib import Path
 from queue import Empty, Full, Queue
 from typing import Any
 
-from tamis.errors import InputError
+from tamis.base.errors import InputError
 
 STDOUT = "-"
 _WAITING = 10_000  # lines

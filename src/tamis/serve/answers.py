@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tamis.documents import Document
+from tamis.base.documents import Document
+from tamis.core.ranking import Hit, Ranking, Span
+from tamis.index.index import Index
 from tamis.rank.evidence import whole_sentences
-from tamis.ranking import Hit, Ranking, Span
-from tamis.retrieve.index import Index
 from tamis.serve.highlight import Marker
 from tamis.serve.job import Done
 from tamis.serve.limits import ANSWER, SHOWN
@@ -98,7 +98,7 @@ def _documents(ranking: Ranking) -> Iterator[Document]:
     if ranking.texts is None:
         yield from ranking.documents()  # which says what is missing
     else:
-        yield from (ranking.texts.document(identity) for identity in ranking.ids)
+        yield from (ranking.texts.document(doc_id) for doc_id in ranking.ids)
 
 
 def evidence(spans: Sequence[Span], text: str, shown: int) -> list[dict[str, Any]]:

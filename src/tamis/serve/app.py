@@ -129,9 +129,9 @@ def _add_ranking(app: FastAPI, service: Service) -> None:
         responses=_NO_DOCUMENT,
         operation_id="document_by_path",
     )
-    async def document_by_path(identity: str) -> Response:
+    async def document_by_path(doc_id: str) -> Response:
         """A document of the index, whole."""
-        return Response(await service.document(identity), media_type="application/json")
+        return Response(await service.document(doc_id), media_type="application/json")
 
 
 def _add_state(app: FastAPI, service: Service) -> None:

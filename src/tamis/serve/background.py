@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from tamis.infer.cross_encoder import CrossEncoder
-from tamis.retrieve.index import Index
+from tamis.index.index import Index
+from tamis.infer.scorer import CrossEncoder
 
 _LOWEST = 19  # of the system's priorities
 

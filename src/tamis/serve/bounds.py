@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from tamis.errors import ExpressionError, InputError
-from tamis.plan import walk
+from tamis.base.errors import ExpressionError, InputError
+from tamis.core.plan import walk
+from tamis.core.stage import Stage
+from tamis.index.dependence import SDM
+from tamis.index.feedback import RM3
+from tamis.index.index import Index
+from tamis.index.retriever import Retriever
 from tamis.rank.groupwise import Groupwise
 from tamis.rank.ltr import LTR
-from tamis.retrieve.dependence import SDM
-from tamis.retrieve.feedback import RM3
-from tamis.retrieve.index import Index
-from tamis.retrieve.retriever import Retriever
 from tamis.serve.limits import QUERY_TERMS, RM3_DOCS, RM3_TERMS, ROUNDS, SDM_TERMS, SEARCHES
-from tamis.stage import Stage
 
 _AT_MOST = "this server takes {:,} at most"
 
@@ -19,10 +19,10 @@ _AT_MOST = "this server takes {:,} at most"
 def check_stages(stage: Stage) -> None:
     """Raise if a pipeline searches too often, or an option makes a search too large.
 
-    >>> from tamis.stages import build
+    >>> from tamis.core.registry import build
     >>> check_stages(build("rm3(docs=1000)"))
     Traceback (most recent call last):
-    tamis.errors.ExpressionError: rm3(docs=1000) has docs=1000: this server takes 100 at most
+    tamis.base.errors.ExpressionError: rm3(docs=1000) has docs=1000: this server takes 100 at most
     """
     searches = 0
     for part in walk(stage):

@@ -6,7 +6,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 from tamis.formats import read_queries
-from tamis.retrieve.index import Index
+from tamis.index.index import Index
 from tamis.serve.limits import QUERY
 
 _SHOWN = 6
@@ -21,7 +21,7 @@ def example_queries(index: Index, path: Path | None = None) -> list[str]:
         return []
     with as_file(files("tamis") / "demo_data" / "queries.jsonl") as bundled:
         queries = {query.id: query.text for query in read_queries(bundled)}
-    return [queries[identity] for identity in _OF_THE_DEMO]
+    return [queries[doc_id] for doc_id in _OF_THE_DEMO]
 
 
 def _is_demo(index: Index) -> bool:

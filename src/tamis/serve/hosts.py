@@ -6,7 +6,7 @@ import ipaddress
 import re
 from collections.abc import Collection
 
-from tamis.errors import InputError
+from tamis.base.errors import InputError
 
 _NAME = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)(\.(?!-)[a-z0-9-]{1,63}(?<!-))*", re.ASCII)
 

@@ -8,8 +8,8 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
 
-from tamis.infer.cross_encoder import Tally
-from tamis.ranking import Ranking
+from tamis.core.ranking import Ranking
+from tamis.infer.scorer import Tally
 from tamis.serve.pipelines import Step
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tamis.errors import InputError
-from tamis.files import read_text
+from tamis.base.errors import InputError
 from tamis.serve.rates import Rate
+from tamis.storage.files import read_text
 
 SHORTEST = 16  # characters of a key
 MOST = 1_000  # keys of a file: every request is compared with all of them

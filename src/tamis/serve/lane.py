@@ -11,11 +11,11 @@ from weakref import WeakSet
 
 import numpy as np
 
-from tamis.columns import Array
-from tamis.infer.cross_encoder import Tally
-from tamis.interrupt import interruptible
+from tamis.base.arrays import Array
+from tamis.base.interrupt import interruptible
+from tamis.index.retriever import DEPTH
+from tamis.infer.scorer import Tally
 from tamis.rank.reranker import ledger
-from tamis.retrieve.retriever import DEPTH
 from tamis.serve.admission import Promise, fits, wait_until_it_fits
 from tamis.serve.costs import Costs
 from tamis.serve.job import Done, Job

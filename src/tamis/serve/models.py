@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from tamis.expression import Node, calls
-from tamis.infer.cross_encoder import CrossEncoder
+from tamis.core.language import Node, calls
+from tamis.core.registry import STAGES, parameters_of
+from tamis.infer.scorer import CrossEncoder
 from tamis.models.exits import has_exits
 from tamis.models.long_plan import is_long, read_plan
 from tamis.rank.groupwise import NAME as GROUPWISE
 from tamis.rank.groupwise import GroupwiseModel
 from tamis.rank.longdoc import Cedr
-from tamis.stages import STAGES, parameters_of
 
 _OF_PAIRS = 3  # segments: the query, and the two texts of a pair
 #: Options of any text that is no name: everything else that takes any text is taken for a path, so that a new
@@ -35,7 +35,7 @@ class Named(NamedTuple):
 def models_named(node: Node) -> Iterator[Named]:
     """The models that a pipeline names, those that it names by leaving them out too.
 
-    >>> from tamis.expression import parse
+    >>> from tamis.core.language import parse
     >>> [str(each) for each in models_named(parse("bm25 >> maxp(mono) >> duo(model=x, revision=y)"))]
     ["'mono'", "'x' of revision 'y'"]
     """
@@ -62,7 +62,7 @@ def stage_of(model: str, revision: str | None = None) -> str:
 
     >>> stage_of(getfixture("tmp_path"))
     Traceback (most recent call last):
-    tamis.errors.InputError: .../config.json: no such file: check the path
+    tamis.base.errors.InputError: .../config.json: no such file: check the path
     """
     if Path(model).is_file():
         GroupwiseModel.read(model)

@@ -15,22 +15,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tamis.errors import ExpressionError, InputError, TamisError
-from tamis.expression import Call, Keep, Node, Then, calls, keep, parse, then
-from tamis.infer.cross_encoder import CrossEncoder, bundled_models
-from tamis.infer.runtime import Runtime
-from tamis.plan import plan, rerankers, walk
+from tamis.base.errors import ExpressionError, InputError, TamisError
+from tamis.core.language import Call, Keep, Node, Then, calls, keep, parse, then
+from tamis.core.plan import plan, rerankers, walk
+from tamis.core.registry import SEARCHING, build, check_searches, searches
+from tamis.core.runtime import Runtime
+from tamis.core.stage import Pipeline, Stage, TopK
+from tamis.index.index import Index
+from tamis.index.retriever import DEPTH
+from tamis.infer.scorer import CrossEncoder, bundled_models
 from tamis.rank.groupwise import NAME as GROUPWISE
 from tamis.rank.groupwise import Groupwise
 from tamis.rank.passage import PassageReranker
 from tamis.rank.reranker import Reranker
-from tamis.retrieve.index import Index
-from tamis.retrieve.retriever import DEPTH
 from tamis.serve.bounds import check_stages
 from tamis.serve.limits import Limits
 from tamis.serve.models import Named, models_named, stage_of
-from tamis.stage import Kept, Pipeline, Stage
-from tamis.stages import SEARCHING, build, check_searches, searches
 
 _LOG = logging.getLogger("tamis.serve")
 _REMEMBERED = 64  # pipelines that are kept built
@@ -326,7 +326,7 @@ def _fuses_one(call: Call) -> bool:
 
 def _steps(stage: Stage) -> Iterator[Step]:
     for each in stage.stages if isinstance(stage, Pipeline) else (stage,):
-        inner, k = (each.stage, each.k) if isinstance(each, Kept) else (each, None)
+        inner, k = (each.stage, each.k) if isinstance(each, TopK) else (each, None)
         name = inner.expression.name if isinstance(inner.expression, Call) else "pipeline"
         yield Step(name, repr(each), inner, repr(inner), k, tuple(rerankers(inner)))
 

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from tamis.errors import CorruptError, LockedError, StorageError, TamisError, UnknownDocumentError
+from tamis.base.errors import CorruptError, LockedError, StorageError, TamisError, UnknownDocumentError
 from tamis.serve.record import request_id
 from tamis.serve.work import Overloaded
 
@@ -54,8 +54,8 @@ _WORDS_FOR_NULL = {
 def problem(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """One line, whatever the message had, and the id of the request, by which the log knows it."""
     answer = {"error": " ".join(message.split())}
-    if (identity := request_id()) is not None:
-        answer["request_id"] = identity
+    if (doc_id := request_id()) is not None:
+        answer["request_id"] = doc_id
     return JSONResponse(answer, status, dict(headers or {}))
 
 

@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
-from tamis.columns import Array
-from tamis.ranking import Ranking, ScoreKind
+from tamis.base.arrays import Array
+from tamis.core.ranking import Ranking, ScoreKind
 from tamis.serve.limits import RESULTS, TEXT
 from tamis.serve.schemas import QueryText, as_object
 from tamis.serve.work import Outcome

@@ -13,7 +13,7 @@ from types import FrameType
 
 import uvicorn
 
-from tamis.errors import InputError
+from tamis.base.errors import InputError
 from tamis.serve.access import Access
 from tamis.serve.app import create_app
 from tamis.serve.connection import Connection

@@ -13,17 +13,17 @@ from functools import partial
 from typing import Any, get_args
 
 from tamis import __version__
-from tamis.defaults import NAMED
-from tamis.documents import Document, Query
-from tamis.errors import InputError, TamisError
-from tamis.expression import Call
+from tamis.base.documents import Document, Query
+from tamis.base.errors import InputError, TamisError
+from tamis.core.defaults import NAMED
+from tamis.core.language import Call
+from tamis.core.ranking import Ranking
+from tamis.index.compiled import numba_installed
+from tamis.index.index import Index
+from tamis.index.score import Lengths
+from tamis.index.warm import warm
 from tamis.rank.aggregate import Aggregate
-from tamis.rank.given import placed
-from tamis.ranking import Ranking
-from tamis.retrieve.compiled import numba_installed
-from tamis.retrieve.index import Index
-from tamis.retrieve.score import Lengths
-from tamis.retrieve.warm import warm
+from tamis.rank.given_run import placed
 from tamis.serve.answers import answer, as_json, streamed
 from tamis.serve.bounds import check_query
 from tamis.serve.costs import Peak
@@ -195,10 +195,10 @@ class Service:
             make = partial(foreign_answer, request, outcome, built.expression)
             return await self._write(make, outcome, started, None)
 
-    async def document(self, identity: str) -> bytes:
+    async def document(self, doc_id: str) -> bytes:
         """The JSON of a document, made in a thread: it may be long."""
         await self._follow()
-        return await asyncio.to_thread(_stored, self.pipelines.index, identity)
+        return await asyncio.to_thread(_stored, self.pipelines.index, doc_id)
 
     # -- what they share
 
@@ -284,8 +284,8 @@ class Service:
         return Answer(body, outcome)
 
 
-def _stored(index: Index, identity: str) -> bytes:
-    found = index.document(identity)
+def _stored(index: Index, doc_id: str) -> bytes:
+    found = index.document(doc_id)
     metadata = dict(found.metadata)
     return as_json({"id": found.id, "title": found.title, "text": found.text, "metadata": metadata})
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from tamis.errors import TamisError
+from tamis.base.errors import TamisError
 from tamis.serve.metrics import Metrics
 from tamis.serve.problems import bug, problem_of
 from tamis.serve.service import Answer

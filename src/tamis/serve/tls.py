@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
-from tamis.errors import InputError
+from tamis.base.errors import InputError
 
 
 class Certificate:

@@ -16,7 +16,8 @@ have taken lately and what is promised to those that came before. So the models'
 become complete, and the others are told at once; but if very many are, they are told one after the other:
 answers without the models must leave them the processor. When the deadline passes all the same, the request
 is answered with the stages that have finished. What nobody waits for any more is dropped before it begins; a
-call of it is given up at its next batch, or where a search looks whether anybody waits (`tamis.interrupt`).
+call of it is given up at its next batch, or where a search looks whether anybody waits
+(`tamis.base.interrupt`).
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
-from tamis.errors import TamisError
-from tamis.ranking import Ranking
+from tamis.base.errors import TamisError
+from tamis.core.ranking import Ranking
 from tamis.serve.costs import Pace
 from tamis.serve.job import Done, Job
 from tamis.serve.lane import Lane

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import cache
 
-from tamis.errors import InputError
+from tamis.base.errors import InputError
 from tamis.text import porter, wordbreak
 
 Filter = Callable[[str], str | None]

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from tamis.columns import Array
-from tamis.errors import InputError
+from tamis.base.arrays import Array
+from tamis.base.errors import InputError
 
 if TYPE_CHECKING:
     from nupunkt import PunktSentenceTokenizer

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from tamis.errors import InputError
+from tamis.base.errors import InputError
 from tamis.text.segment import sentences
 
 TopicField = Literal[

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tamis.errors import InputError, quoted
-from tamis.fields import read_toml
-from tamis.files import is_there
+from tamis.base.errors import InputError, quoted
+from tamis.base.fields import read_toml
+from tamis.storage.files import is_there
 
 BUNDLED = Path(__file__).parent / "recipes"
 

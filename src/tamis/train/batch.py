@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tamis.columns import Array
-from tamis.errors import InputError
+from tamis.base.arrays import Array
+from tamis.base.errors import InputError
 from tamis.models import templates
 from tamis.models.config import EncoderConfig
 from tamis.models.templates import Inputs, Special
 from tamis.rank.aggregate import opponents
 from tamis.train.recipe import Limits
-from tamis.train.sets import Group, TrainingSet, ends_of
+from tamis.train.sets import Group, TrainingSet, offsets_of
 
 QUERY_LIMIT = {"mono": 64, "duo": 62, "listwise": 62}  # the stages' own
 
@@ -41,7 +41,7 @@ class RankingBatch:
     """
 
     inputs: Inputs
-    ends: Array  # int64[groups + 1]
+    offsets: Array  # int64[groups + 1]
     labels: Array  # float32[inputs]
     teacher: Array | None  # float32[inputs]
     weights: Array  # float32[groups]
@@ -59,9 +59,9 @@ class RankingBatch:
     def input_ends(self) -> Array:
         """Where the inputs of each group end."""
         if self.pairs is None:
-            return self.ends
-        sizes = np.diff(self.ends)
-        return ends_of(sizes * (sizes - 1))
+            return self.offsets
+        sizes = np.diff(self.offsets)
+        return offsets_of(sizes * (sizes - 1))
 
 
 def ranking_batch(
@@ -123,8 +123,8 @@ def ranking_batch(
         teacher = None if teacher is None else teacher[0::2] - teacher[1::2]
     if lists:
         single = singly() if alone else None
-        return RankingBatch(inputs, ends_of(sizes), labels, teacher, weights, pairs=paired, alone=single)
-    return RankingBatch(inputs, ends_of(counts), labels, teacher, weights)
+        return RankingBatch(inputs, offsets_of(sizes), labels, teacher, weights, pairs=paired, alone=single)
+    return RankingBatch(inputs, offsets_of(counts), labels, teacher, weights)
 
 
 def targets(groups: Sequence[Group]) -> tuple[Array, Array | None, Array]:
@@ -173,14 +173,14 @@ def all_pairs(sizes: Array) -> Array:
     return np.concatenate([opponents(int(n), "sum") + at for n, at in zip(sizes, starts, strict=True)])
 
 
-def couples(labels: Array, ends: Array) -> tuple[Array, Array]:
+def couples(labels: Array, offsets: Array) -> tuple[Array, Array]:
     """Each relevant input of a group with each that is not.
 
     >>> better, worse = couples(np.array([1.0, 0.0, 0.0, 0.0, 1.0]), np.array([0, 3, 5]))
     >>> better.tolist(), worse.tolist()
     ([0, 0, 4], [1, 2, 3])
     """
-    group = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
+    group = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     above, below = np.flatnonzero(labels > 0), np.flatnonzero(labels <= 0)
     better, worse = np.nonzero(group[above][:, None] == group[below])
     return above[better], below[worse]

@@ -10,17 +10,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tamis.columns import Array
-from tamis.documents import Document, Query
-from tamis.errors import InputError
+from tamis.base.arrays import Array, ranges
+from tamis.base.documents import Document, Query
+from tamis.base.errors import InputError
+from tamis.core.ranking import Ranking, Run
+from tamis.core.stage import Stage
+from tamis.index.index import Index
 from tamis.infer.tokens import KEPT, TokenStore
 from tamis.models.templates import COUNTED, Tokenised
 from tamis.models.tokenizer import Tokenizer
-from tamis.ranking import Ranking, Run
-from tamis.retrieve.index import Index
-from tamis.retrieve.postings import ranges
-from tamis.stage import Stage
-from tamis.train.sets import Candidates, Judged, Report, Texts, TrainingSet, ends_of, write
+from tamis.train.sets import Candidates, Judged, Report, Texts, TrainingSet, offsets_of, write
 
 Qrels = Mapping[str, Mapping[str, int]]
 _BATCH = 1024  # documents tokenised at a time
@@ -265,13 +264,13 @@ class _Few:
 
     def __init__(self, ids: Iterable[str] = ()) -> None:
         self._count, self._first = 0, list[str]()
-        for identity in ids:
-            self.add(identity)
+        for doc_id in ids:
+            self.add(doc_id)
 
-    def add(self, identity: str) -> None:
+    def add(self, doc_id: str) -> None:
         self._count += 1
         if self._count <= _NAMED:
-            self._first.append(repr(identity))
+            self._first.append(repr(doc_id))
 
     def __len__(self) -> int:
         return self._count
@@ -329,8 +328,8 @@ class _Lists:
     ) -> tuple[Array, Judged, Candidates | None, Array | None]:
         """The queries to keep, and their lists without the documents that have no place in the set."""
         place = np.array([places.get(docid, -1) for docid in self.numbers], dtype=np.int32)
-        ends, (documents, grades) = _placed(place, self._judged, self._grades)
-        positives = _counts(ends, grades >= relevant)
+        offsets, (documents, grades) = _placed(place, self._judged, self._grades)
+        positives = _counts(offsets, grades >= relevant)
         keep = positives > 0
         own_ends, (own, retrieval, *scores) = _placed(
             place, self._candidates, self._retrieval, *([self._scores] if self._taught else [])
@@ -338,36 +337,36 @@ class _Lists:
         if self._taught:
             keep |= np.diff(own_ends) > 1
         kept = np.flatnonzero(keep)
-        ends, (documents, grades) = _rows(kept, ends, documents, grades)
+        offsets, (documents, grades) = _rows(kept, offsets, documents, grades)
         own_ends, (own, retrieval, *scores) = _rows(kept, own_ends, own, retrieval, *scores)
         candidates = Candidates(own_ends, own, retrieval) if self.has_candidates else None
-        return kept, Judged(ends, documents, grades), candidates, scores[0] if scores else None
+        return kept, Judged(offsets, documents, grades), candidates, scores[0] if scores else None
 
 
 def _without_candidates(candidates: Candidates | None) -> int:
     """How many queries have none, where others have some."""
-    return 0 if candidates is None else int(np.count_nonzero(np.diff(candidates.ends) == 0))
+    return 0 if candidates is None else int(np.count_nonzero(np.diff(candidates.offsets) == 0))
 
 
 def _placed(place: Array, documents: Sequence[Array], *values: Sequence[Array]) -> tuple[Array, list[Array]]:
     """Lists laid end to end: the documents that have a place, by it, and what goes with them."""
-    ends = ends_of(np.array([len(each) for each in documents]))
+    offsets = offsets_of(np.array([len(each) for each in documents]))
     numbers = place[np.concatenate(documents)]
     known = numbers >= 0
-    kept_ends = ends_of(_counts(ends, known))
+    kept_ends = offsets_of(_counts(offsets, known))
     return kept_ends, [numbers[known], *(np.concatenate(each)[known] for each in values)]
 
 
-def _counts(ends: Array, chosen: Array) -> Array:
+def _counts(offsets: Array, chosen: Array) -> Array:
     """How many of each list are chosen."""
-    return np.diff(np.concatenate([np.zeros(1, np.int64), np.cumsum(chosen, dtype=np.int64)])[ends])
+    return np.diff(np.concatenate([np.zeros(1, np.int64), np.cumsum(chosen, dtype=np.int64)])[offsets])
 
 
-def _rows(kept: Array, ends: Array, *values: Array) -> tuple[Array, list[Array]]:
+def _rows(kept: Array, offsets: Array, *values: Array) -> tuple[Array, list[Array]]:
     """Those lists, laid end to end."""
-    counts = np.diff(ends)[kept]
-    at = ranges(ends[kept], counts)
-    return ends_of(counts), [each[at] for each in values]
+    counts = np.diff(offsets)[kept]
+    at = ranges(offsets[kept], counts)
+    return offsets_of(counts), [each[at] for each in values]
 
 
 # -- texts

@@ -26,9 +26,9 @@ from tamis.rank.cascade import cascaded, keeping
 from tamis.train.batch import RankingBatch
 from tamis.train.cascade_recipe import CascadeRecipe
 from tamis.train.dev import DevRun, open_dev
-from tamis.train.fit import Part, Progress, Result, fit
-from tamis.train.loop import Ranker, RankingTask, dev_every, identity, margins_of, shown
+from tamis.train.loop import Part, Progress, Result, fit
 from tamis.train.processes import own_device
+from tamis.train.ranking import Ranker, RankingTask, dev_every, identity, margins_of, shown
 from tamis.train.ranking_loss import ranking_loss
 from tamis.train.recipe import in_steps
 from tamis.train.sources import Examples, read_examples
@@ -126,7 +126,7 @@ class CascadeRanker(Ranker):
 
 
 class CascadeTask(RankingTask):
-    """What `tamis.train.fit` needs to know of learning to rank at every exit."""
+    """What `tamis.train.loop` needs to know of learning to rank at every exit."""
 
     recipe: CascadeRecipe
     module: CascadeRanker
@@ -177,7 +177,7 @@ def dev_score(dev: DevRun, engine: CascadeEngine, alpha: float) -> float:
     """The measure of a dev run's candidates in the order of a cascade."""
     run = {}
     for number, ranking in enumerate(dev.rankings):
-        inputs = dev.inputs.take(np.arange(dev.ends[number], dev.ends[number + 1]))
+        inputs = dev.inputs.take(np.arange(dev.offsets[number], dev.offsets[number + 1]))
         margins = engine.walk(inputs, keeping(ranking.ids, alpha))
         run[ranking.query.id] = cascaded(ranking, margins, alpha)
     (value,) = evaluate(dev.qrels, run, [dev.measure]).mean.values()

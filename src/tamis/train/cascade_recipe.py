@@ -16,8 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tamis.errors import InputError
-from tamis.fields import BelowOne, Count, build, check
+from tamis.base.errors import InputError
+from tamis.base.fields import BelowOne, Count, build, check
 from tamis.models.exits import Heads
 from tamis.train.recipe import Recipe, in_pairs, read_tables
 

@@ -11,20 +11,20 @@ import numpy as np
 import torch
 import xxhash
 
-from tamis.documents import Document
-from tamis.errors import InputError
+from tamis.base.documents import Document
+from tamis.base.errors import InputError
 from tamis.formats import read_corpus
+from tamis.index.index import Index
 from tamis.infer.engine import batches
 from tamis.infer.torch_backend import TorchBackend
 from tamis.models.checkpoint import Checkpoint
-from tamis.retrieve.index import Index
-from tamis.train.fit import Part
+from tamis.train.loop import Part
 from tamis.train.objective import Objective, freeze_unreached
 from tamis.train.recipe import Optimiser, Run
 
 
 class CorpusTask:
-    """What `tamis.train.fit` needs to know of an objective. `start` is the model that is trained, as it
+    """What `tamis.train.loop` needs to know of an objective. `start` is the model that is trained, as it
     begins; `identity` says all that the training depends on; `save` writes the model as it is now."""
 
     def __init__(

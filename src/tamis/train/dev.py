@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from tamis.columns import Array
-from tamis.documents import Query
-from tamis.errors import InputError
+from tamis.base.arrays import Array
+from tamis.base.documents import Query
+from tamis.base.errors import InputError
+from tamis.core.ranking import Ranking, Run, ScoreKind
 from tamis.evaluate.measures import evaluate, parse_measures
 from tamis.formats import Qrels, read_corpus, read_qrels, read_queries
+from tamis.index.index import Index
 from tamis.infer.engine import Backend, Engine
 from tamis.infer.tokens import texts_of
 from tamis.models import templates
@@ -21,9 +23,7 @@ from tamis.models.config import EncoderConfig
 from tamis.models.templates import Inputs
 from tamis.models.tokenizer import Tokenizer
 from tamis.rank.aggregate import aggregate, opponents, order, probability
-from tamis.rank.given import Corpus, Documents
-from tamis.ranking import Ranking, Run, ScoreKind
-from tamis.retrieve.index import Index
+from tamis.rank.given_run import Corpus, Documents
 from tamis.train.batch import QUERY_LIMIT
 from tamis.train.masked import digest
 from tamis.train.recipe import Dev, Limits
@@ -37,7 +37,7 @@ class DevRun:
 
     rankings: Sequence[Ranking]
     inputs: Inputs
-    ends: Array  # int64[rankings + 1]: whose inputs are whose
+    offsets: Array  # int64[rankings + 1]: whose inputs are whose
     pairs: Sequence[Array] | None  # for duo: which two candidates are in each input
     qrels: Qrels
     measure: str
@@ -45,7 +45,7 @@ class DevRun:
     def score(self, backend: Backend) -> float:
         """The measure of the candidates in the model's order."""
         margins = Engine(backend).margins(self.inputs)
-        parts = np.split(margins, self.ends[1:-1])
+        parts = np.split(margins, self.offsets[1:-1])
         pairs: Sequence[Array | None] = self.pairs or [None] * len(parts)
         ranked = map(_reranked, self.rankings, parts, pairs)
         run = {ranking.query.id: ranking for ranking in ranked}
@@ -58,7 +58,7 @@ class DevRun:
         and of their queries, and the judgments."""
         given = [(ranking.query.id, tuple(ranking.ids)) for ranking in self.rankings]
         judged = [(qid, sorted(grades.items())) for qid, grades in sorted(self.qrels.items())]
-        read = digest(self.inputs.ids, self.inputs.segments, self.inputs.ends, self.ends)
+        read = digest(self.inputs.ids, self.inputs.segments, self.inputs.offsets, self.offsets)
         return str(xxhash.xxh3_128_hexdigest(f"{given} {judged} {self.measure} {read}".encode()))
 
     def first(self) -> float:
@@ -72,7 +72,7 @@ def _reranked(ranking: Ranking, margins: Array, pairs: Array | None) -> Ranking:
     if pairs is None:
         return ranking.rescored(margins, ScoreKind.LOGIT)
     settled, p = min(len(ranking), K1), probability(margins)
-    return ranking.settled(order(p, pairs, settled, "sum"), aggregate(p, pairs, settled, "sum"))
+    return ranking.reorder_top(order(p, pairs, settled, "sum"), aggregate(p, pairs, settled, "sum"))
 
 
 def open_dev(dev: Dev, tokenizer: Tokenizer, config: EncoderConfig, limits: Limits, *, pairs: bool) -> DevRun:
@@ -141,14 +141,14 @@ def chosen(queries: Iterable[Query], only: Sequence[str] | None, path: str) -> l
 
 def texts_of_candidates(rankings: Iterable[Ranking], corpus: Sequence[str], run: str) -> Corpus:
     """The index that has the texts of a run's candidates, or in memory those of a corpus's files."""
-    wanted = list(dict.fromkeys(identity for ranking in rankings for identity in ranking.ids))
+    wanted = list(dict.fromkeys(doc_id for ranking in rankings for doc_id in ranking.ids))
     texts: Index | Documents
     if len(corpus) == 1 and (Path(corpus[0]) / "manifest.json").is_file():
         texts = Index.open(corpus[0])
         unknown = texts.missing(wanted)
     else:
         texts = Documents(read_corpus(*corpus), only=wanted)
-        unknown = [identity for identity in wanted if identity not in texts]
+        unknown = [doc_id for doc_id in wanted if doc_id not in texts]
     if unknown:
         raise InputError(
             f"{' '.join(corpus)} has no text for {len(unknown):,} documents of {run} ({unknown[0]})",
@@ -194,6 +194,6 @@ def _prepared(
                 segment_types=config.segments,
             )
         inputs.append(made)
-    ends = np.cumsum([0, *map(len, inputs)])
+    offsets = np.cumsum([0, *map(len, inputs)])
     joined = Inputs.join(inputs)
-    return DevRun(rankings, joined, ends, pairs if in_pairs else None, qrels, measure)
+    return DevRun(rankings, joined, offsets, pairs if in_pairs else None, qrels, measure)

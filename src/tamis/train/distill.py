@@ -23,12 +23,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tamis.columns import Array
-from tamis.errors import InputError
+from tamis.base.arrays import Array
+from tamis.base.errors import InputError
+from tamis.core.ranking import Ranking, ScoreKind
+from tamis.core.stage import Stage
 from tamis.models.checkpoint import Checkpoint
 from tamis.models.encoder import Encoder
-from tamis.ranking import Ranking, ScoreKind
-from tamis.stage import Stage
 from tamis.train import losses
 from tamis.train.masked import MaskedBatch, Sentences, Vocabulary, masked_batch
 from tamis.train.objective import Loss, Objective, margins, padded
@@ -343,13 +343,13 @@ def teacher_scores(stage: Stage, rankings: Sequence[Ranking]) -> list[Array]:
 
 def _in_order(given: Ranking, scored: Ranking) -> Array:
     scores = dict(zip(scored.ids, _as_margins(scored.scores, scored.kind).tolist(), strict=True))
-    missing = next((identity for identity in given.ids if identity not in scores), None)
+    missing = next((doc_id for doc_id in given.ids if doc_id not in scores), None)
     if missing is not None:
         raise InputError(
             f"the teacher gave {missing!r}, a candidate of query {given.query.id!r}, no score",
             remedy="use a teacher that reranks all candidates it is given",
         )
-    return np.array([scores[identity] for identity in given.ids], np.float32)
+    return np.array([scores[doc_id] for doc_id in given.ids], np.float32)
 
 
 def _as_margins(scores: Array, kind: ScoreKind) -> Array:

@@ -27,8 +27,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from tamis.errors import InputError
-from tamis.fields import Count, NotNegative, Text, Whole, build, check
+from tamis.base.errors import InputError
+from tamis.base.fields import Count, NotNegative, Text, Whole, build, check
 from tamis.train.pretrain_recipe import Length, Random, require_corpus, require_steps
 from tamis.train.recipe import (
     Data,

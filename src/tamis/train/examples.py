@@ -19,11 +19,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tamis.columns import Array
-from tamis.errors import InputError
-from tamis.retrieve.postings import ranges
+from tamis.base.arrays import Array, ranges
+from tamis.base.errors import InputError
 from tamis.train.build import Weak, training_set, weakly_supervised
-from tamis.train.sets import Candidates, Group, Judged, Report, TrainingSet, ends_of, length_matched
+from tamis.train.sets import Candidates, Group, Judged, Report, TrainingSet, length_matched, offsets_of
 from tamis.train.streams import Batch, Stream, chain, curriculum, curriculum_weights, ease, mixed
 
 __all__ = [
@@ -231,7 +230,9 @@ class _Anchors:
             )
         queries, documents = data.all_positives()
         counts = np.bincount(queries, minlength=len(data))
-        listed = np.zeros(len(data), np.int64) if data.candidates is None else np.diff(data.candidates.ends)
+        listed = (
+            np.zeros(len(data), np.int64) if data.candidates is None else np.diff(data.candidates.offsets)
+        )
         if data.scores is None:
             able = counts < len(data.documents)
         else:  # all that was judged is among the candidates
@@ -302,7 +303,7 @@ def _groups(
 ) -> list[Group]:
     """A group around each query's anchor: up to `positives` relevant documents, and others up to `size`. All
     groups of a batch are drawn at once, which takes a tenth of the time of one after the other."""
-    judged, grades = _listed(data.judged.ends, queries, data.judged.documents, data.judged.grades)
+    judged, grades = _listed(data.judged.offsets, queries, data.judged.documents, data.judged.grades)
     relevant, dismissed = judged.where(grades >= data.relevant), judged.where(grades < data.relevant)
     owners = np.flatnonzero(anchors != _NONE)
     found = _Lists(owners, anchors[owners])
@@ -333,8 +334,8 @@ def _taught_pairs(
 ) -> list[Group]:
     """Two candidates of each query that the teacher scores differently, the better one first."""
     assert data.candidates is not None and data.scores is not None
-    starts = data.candidates.ends[queries]
-    owners, ranks = _spans(data.candidates.ends[queries + 1] - starts)
+    starts = data.candidates.offsets[queries]
+    owners, ranks = _spans(data.candidates.offsets[queries + 1] - starts)
     at = starts[owners] + ranks
     candidates, scores = _Lists(owners, data.candidates.documents[at].astype(np.int64)), data.scores[at]
     near = _wanted(ranks, window)
@@ -352,10 +353,10 @@ def _taught_pairs(
     return _split(data, queries, candidates.where(pairs), labels)
 
 
-def _listed(ends: Array, queries: Array, documents: Array, values: Array) -> tuple[_Lists, Array]:
+def _listed(offsets: Array, queries: Array, documents: Array, values: Array) -> tuple[_Lists, Array]:
     """What some queries have in lists that lie end to end, and the values beside it."""
-    owners, places = _spans(ends[queries + 1] - ends[queries])
-    at = ends[queries][owners] + places
+    owners, places = _spans(offsets[queries + 1] - offsets[queries])
+    at = offsets[queries][owners] + places
     return _Lists(owners, documents[at].astype(np.int64)), values[at]
 
 
@@ -377,8 +378,8 @@ def _candidates(
     `enough` there are no others, and where they are many more only so many of them, drawn from all."""
     if data.candidates is None:
         return _Lists(np.zeros(0, np.int64), np.zeros(0, np.int64)), np.zeros(0, np.int64)
-    starts = data.candidates.ends[queries]
-    listed = data.candidates.ends[queries + 1] - starts
+    starts = data.candidates.offsets[queries]
+    listed = data.candidates.offsets[queries + 1] - starts
     skipped = negatives.first - 1
     wanted = np.minimum(listed, negatives.last or listed) - skipped
     many, will_do = wanted > 4 * enough, wanted >= enough
@@ -439,12 +440,12 @@ def _distinct(limits: Array, counts: Array, rng: np.random.Generator) -> _Lists:
 
 def _split(data: TrainingSet, queries: Array, found: _Lists, labels: Array) -> list[Group]:
     """Groups from the lists of their documents."""
-    ends = ends_of(np.bincount(found.owners, minlength=len(queries))).tolist()
-    spans = list(map(slice, ends[:-1], ends[1:]))
+    offsets = offsets_of(np.bincount(found.owners, minlength=len(queries))).tolist()
+    spans = list(map(slice, offsets[:-1], offsets[1:]))
     teachers: Sequence[Array | None] = [None] * len(queries)
     if data.scores is not None:
         assert data.candidates is not None
-        candidates, scores = _listed(data.candidates.ends, queries, data.candidates.documents, data.scores)
+        candidates, scores = _listed(data.candidates.offsets, queries, data.candidates.documents, data.scores)
         taught = scores[found.places(candidates)[0]]
         teachers = [taught[span] for span in spans]
     return [
@@ -468,9 +469,9 @@ def _differently_scored(data: TrainingSet) -> Array:
     if data.scores is None or data.candidates is None:
         return np.zeros(len(data), bool)
     changes = np.append(False, data.scores[1:] != data.scores[:-1])
-    starts = data.candidates.ends[:-1]
+    starts = data.candidates.offsets[:-1]
     changes[starts[starts < len(changes)]] = False  # another query's score is no change
-    return np.diff(np.append(0, np.cumsum(changes))[data.candidates.ends]) > 0
+    return np.diff(np.append(0, np.cumsum(changes))[data.candidates.offsets]) > 0
 
 
 def _check_even(size: int, what: str) -> None:

@@ -14,8 +14,8 @@ from dataclasses import replace
 import numpy as np
 import xxhash
 
-from tamis.columns import Array
-from tamis.errors import InputError
+from tamis.base.arrays import Array
+from tamis.base.errors import InputError
 from tamis.models.checkpoint import Checkpoint
 
 _POSITIONS = 128  # those of the words by which the projection is found

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tamis.errors import InputError
+from tamis.base.errors import InputError
 from tamis.train.examples import Batch, Negatives, Order, Stream, balanced
 from tamis.train.sets import Group, TrainingSet
 

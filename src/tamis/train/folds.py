@@ -32,28 +32,28 @@ import numpy as np
 import torch
 import xxhash
 
-from tamis.errors import CorruptError, InputError, TamisError
+from tamis.base.errors import CorruptError, InputError, TamisError
+from tamis.core.journal import remove as remove_journal
+from tamis.core.language import calls, parse
+from tamis.core.ranking import Ranking, Run
+from tamis.core.registry import SEARCHING, build
+from tamis.core.runtime import Device, Runtime
+from tamis.core.stage import Stage
 from tamis.evaluate.folds import Fold, make_folds, read_folds, write_folds
-from tamis.expression import calls, parse
-from tamis.files import atomic_write, make_folder, open_bytes, read_text, storage_errors
 from tamis.formats import Qrels, read_corpus, read_qrels, read_queries
 from tamis.formats.irds import dataset_name
-from tamis.infer.runtime import Device, Runtime
-from tamis.journal import remove as remove_journal
-from tamis.rank.given import GivenRun
-from tamis.ranking import Ranking, Run
-from tamis.retrieve.index import Index
-from tamis.stage import Stage
-from tamis.stages import SEARCHING, build
+from tamis.index.index import Index
+from tamis.rank.given_run import GivenRun
+from tamis.storage.files import atomic_write, make_folder, open_bytes, read_text, storage_errors
 from tamis.train.batch import QUERY_LIMIT
 from tamis.train.dev import texts_of_candidates
-from tamis.train.fit import Result
 from tamis.train.longdoc import open_start as open_long_start
 from tamis.train.longdoc import train_by_recipe as train_long_by_recipe
 from tamis.train.longdoc_data import gains_fingerprint, read_gains
 from tamis.train.longdoc_recipe import LongRecipe
-from tamis.train.loop import open_start, train_by_recipe
+from tamis.train.loop import Result
 from tamis.train.processes import Processes, own_device
+from tamis.train.ranking import open_start, train_by_recipe
 from tamis.train.recipe import Data, Dev, Folds, Recipe, in_pairs
 from tamis.train.state import has_state
 from tamis.train.triples import file_fingerprint

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tamis.columns import Array
+from tamis.base.arrays import Array
 from tamis.evaluate.measures import evaluate
 from tamis.infer.engine import Backend, Engine
 from tamis.infer.listwise_backend import ListwiseBackend
@@ -30,13 +30,13 @@ from tamis.models.tokenizer import Tokenizer, open_tokenizer
 from tamis.rank.groups import drawn_groups, settled
 from tamis.train.batch import QUERY_LIMIT, RankingBatch, targets
 from tamis.train.dev import DevRun, open_dev
-from tamis.train.fit import Progress, Result, fit
 from tamis.train.listwise_recipe import ListRecipe, Listwise
-from tamis.train.loop import Ranker, RankingTask, dev_every, identity, on_device, shown
+from tamis.train.loop import Progress, Result, fit
 from tamis.train.objective import longest, padded
 from tamis.train.processes import own_device
+from tamis.train.ranking import Ranker, RankingTask, dev_every, identity, on_device, shown
 from tamis.train.recipe import Limits, Loss, in_steps
-from tamis.train.sets import Group, TrainingSet, ends_of
+from tamis.train.sets import Group, TrainingSet, offsets_of
 from tamis.train.sources import Examples, read_examples
 from tamis.train.start import load_start
 from tamis.train.state import require_new
@@ -108,7 +108,7 @@ class ListBatch(RankingBatch):
 
     @property
     def input_ends(self) -> Array:
-        return np.arange(len(self.ends))
+        return np.arange(len(self.offsets))
 
 
 def list_batch(
@@ -120,7 +120,7 @@ def list_batch(
     texts = examples.documents.take(np.concatenate([group.documents for group in groups]))
     rows = in_rows(sizes, config.texts)
     inputs = _inputs(queries, np.arange(len(groups)), texts, rows, special, config, limits)
-    return ListBatch(inputs, ends_of(sizes), *targets(groups))
+    return ListBatch(inputs, offsets_of(sizes), *targets(groups))
 
 
 def _inputs(
@@ -172,9 +172,9 @@ class ListRanker(Ranker):
         """One number a text, input after input."""
         device = self.encoder.embeddings.word.device
         if self.packed:
-            ids, segments, ends = on_device(inputs, device)
+            ids, segments, offsets = on_device(inputs, device)
             texts = self._texts(inputs, device)
-            return self.encoder.packed_texts(ids, segments, ends, longest(inputs), *texts)
+            return self.encoder.packed_texts(ids, segments, offsets, longest(inputs), *texts)
         together = padded_together(inputs, device)
         found = torch.cat([self._padded(inputs.take(some), device) for some in together])
         order = np.concatenate(together)
@@ -203,7 +203,7 @@ class ListDev(DevRun):
     def score(self, backend: Backend) -> float:
         """The measure of the candidates in the model's order."""
         scores = Engine(backend, self.groups[0].shape[1:]).margins(self.inputs)
-        ranked = map(settled, self.rankings, self.groups, np.split(scores, self.ends[1:-1]))
+        ranked = map(settled, self.rankings, self.groups, np.split(scores, self.offsets[1:-1]))
         run = {ranking.query.id: ranking for ranking in ranked}
         (value,) = evaluate(self.qrels, run, [self.measure]).mean.values()
         return value
@@ -240,7 +240,7 @@ def in_groups(
 
 
 class ListTask(RankingTask):
-    """What `tamis.train.fit` needs to know of learning to rank groups."""
+    """What `tamis.train.loop` needs to know of learning to rank groups."""
 
     recipe: ListRecipe
     module: ListRanker

@@ -16,8 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tamis.errors import InputError
-from tamis.fields import Count, build, check
+from tamis.base.errors import InputError
+from tamis.base.fields import Count, build, check
 from tamis.train.recipe import Recipe, read_tables
 
 

@@ -29,11 +29,11 @@ from tamis.models.parade import CumulativeGain, gain_loss
 from tamis.models.passages import Encoded, LongModel, OfScores, OfVectors
 from tamis.models.templates import Inputs
 from tamis.train.dev import DevRun, open_dev
-from tamis.train.fit import Part, Progress, Result, fit
 from tamis.train.longdoc_data import LongBatch, Reading, gains_fingerprint, part, read_gains
 from tamis.train.longdoc_recipe import LongRecipe
-from tamis.train.loop import Names, at_once, beside, dev_every, identity, own_places, shown, split_groups
+from tamis.train.loop import Part, Progress, Result, fit
 from tamis.train.processes import own_device
+from tamis.train.ranking import Names, at_once, beside, dev_every, identity, own_places, shown, split_groups
 from tamis.train.ranking_loss import ranking_loss
 from tamis.train.recipe import Dev, Limits, Loss, Model, in_steps
 from tamis.train.sets import Group, TrainingSet
@@ -112,7 +112,7 @@ def open_long_dev(dev: Dev, start: LongCheckpoint) -> DevRun:
         ).inputs
         for number, ranking in enumerate(found.rankings)
     ]
-    return replace(found, inputs=Inputs.join(inputs), ends=np.cumsum([0, *map(len, inputs)]))
+    return replace(found, inputs=Inputs.join(inputs), offsets=np.cumsum([0, *map(len, inputs)]))
 
 
 class LongRanker(nn.Module):
@@ -147,7 +147,7 @@ class LongRanker(nn.Module):
 
 
 class LongTask:
-    """What `tamis.train.fit` needs to know of ranking long documents."""
+    """What `tamis.train.loop` needs to know of ranking long documents."""
 
     def __init__(
         self,

@@ -9,17 +9,17 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from tamis.columns import Array
-from tamis.errors import InputError
-from tamis.files import read_text
+from tamis.base.arrays import Array
+from tamis.base.errors import InputError
 from tamis.formats.json_lines import parse_object, to_id
 from tamis.formats.lines import located
 from tamis.models.config import EncoderConfig
 from tamis.models.long_plan import LongDoc
 from tamis.models.longdoc import Layout, Read, read
 from tamis.models.templates import Inputs, Special
+from tamis.storage.files import read_text
 from tamis.train.batch import RankingBatch, portion
-from tamis.train.sets import Group, TrainingSet, ends_of
+from tamis.train.sets import Group, TrainingSet, offsets_of
 
 Gains = Mapping[tuple[str, str], Array]  # by query and document: the gain after each passage
 
@@ -58,16 +58,18 @@ class Reading:
         )
         if self.plan.kind == "maxp":
             return self._passages(group, made, np.random.default_rng(seed))
-        ends = np.array([0, len(group.documents)])
+        offsets = np.array([0, len(group.documents)])
         weights = np.array([group.weight], np.float32)
         gains = None if self.gains is None else self._known(group, data, made)
-        return LongBatch(made.inputs, ends, _labels(group), _teacher(group), weights, gains)
+        return LongBatch(made.inputs, offsets, _labels(group), _teacher(group), weights, gains)
 
     def _passages(self, group: Group, made: Read, rng: np.random.Generator) -> LongBatch:
         """Every passage that is kept, with its document's label. In each round every document shows one; who
         kept fewer than others shows some again."""
         kept = (made.numbers == _FIRST) | (rng.random(len(made.numbers)) < self.plan.keep)
-        own = [rng.permutation(np.flatnonzero(kept[start:stop]) + start) for start, stop in _pairs(made.ends)]
+        own = [
+            rng.permutation(np.flatnonzero(kept[start:stop]) + start) for start, stop in _pairs(made.offsets)
+        ]
         if self.in_rounds:
             count = max(map(len, own))
             shown = np.stack([np.resize(each, count) for each in own], axis=1)  # [rounds, documents]
@@ -106,8 +108,8 @@ class Reading:
 
     def _known(self, group: Group, data: TrainingSet, made: Read) -> Array:
         assert self.gains is not None
-        found = np.full((len(group.documents), int(np.diff(made.ends).max())), -1, np.int64)
-        for row, (start, stop) in enumerate(_pairs(made.ends)):
+        found = np.full((len(group.documents), int(np.diff(made.offsets).max())), -1, np.int64)
+        for row, (start, stop) in enumerate(_pairs(made.offsets)):
             key = data.query_ids[group.query], data.document_ids[int(group.documents[row])]
             gains, numbers = self.gains.get(key, np.zeros(0, np.int64)), made.numbers[start:stop]
             if len(gains) > self._windows(data, int(group.documents[row]), numbers):
@@ -122,8 +124,8 @@ class Reading:
     def _windows(self, data: TrainingSet, document: int, numbers: Array) -> float:
         """How many a document has, of which some with these numbers are read: the last is always one of them,
         unless a single one is read, or the document goes on behind what is kept of it."""
-        ends, lengths = data.documents.ends, data.documents.lengths
-        held = min(int(ends[document + 1] - ends[document]), self.plan.tokens)
+        offsets, lengths = data.documents.offsets, data.documents.lengths
+        held = min(int(offsets[document + 1] - offsets[document]), self.plan.tokens)
         return np.inf if self.plan.passages < 2 or held < lengths[document] else int(numbers[-1]) + 1
 
 
@@ -141,7 +143,7 @@ def join(batches: Sequence[LongBatch]) -> LongBatch:
     taught = [each.teacher for each in batches if each.teacher is not None]
     return LongBatch(
         Inputs.join([each.inputs for each in batches]),
-        ends_of(np.concatenate([np.diff(each.ends) for each in batches])),
+        offsets_of(np.concatenate([np.diff(each.offsets) for each in batches])),
         np.concatenate([each.labels for each in batches]),
         np.concatenate(taught) if len(taught) == len(batches) else None,
         np.concatenate([each.weights for each in batches]) * even,
@@ -175,7 +177,7 @@ def _rounds(batches: Sequence[LongBatch]) -> list[Group]:
     return [
         Group(0, np.arange(stop - start), each.labels[start:stop])
         for each in batches
-        for start, stop in _pairs(each.ends)
+        for start, stop in _pairs(each.offsets)
     ]
 
 
@@ -246,5 +248,5 @@ def _teacher(group: Group) -> Array | None:
     return None if group.teacher is None else group.teacher.astype(np.float32)
 
 
-def _pairs(ends: Array) -> list[tuple[int, int]]:
-    return list(zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True))
+def _pairs(offsets: Array) -> list[tuple[int, int]]:
+    return list(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True))

@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tamis.errors import InputError
-from tamis.fields import Text, build
+from tamis.base.errors import InputError
+from tamis.base.fields import Text, build
 from tamis.models.long_plan import LongDoc
 from tamis.train.recipe import Recipe, in_pairs, read_tables
 

@@ -1,317 +1,410 @@
-"""Training a ranker: an encoder, examples, a loss and a dev run, as a task for `fit`.
+"""The training loop: AdamW, its schedule, batches made ahead, a log, a dev measure, and a state on disk.
 
-On a CUDA card inputs are packed, products are in bfloat16 and weights in float32; elsewhere inputs are padded
-and all is in float32.
+What is trained is a `Task`: a module whose forward takes a batch and gives its loss. All that a step draws at
+random depends on the seed, the step and the process, so that a run that goes on from its state does what it
+would have done: on a processor bit for bit.
+
+Several processes, one a device, are started by `torchrun`, which tells each its rank in the environment. Each
+takes its share of every batch, torch's DistributedDataParallel averages the gradients, and the first writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
-import numpy as np
 import torch
 import xxhash
 from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
 
-from tamis.columns import Array
-from tamis.errors import InputError
-from tamis.infer.torch_backend import TorchBackend
-from tamis.models.checkpoint import Checkpoint, save_checkpoint
-from tamis.models.encoder import Encoder
-from tamis.models.exit_encoder import Exit
-from tamis.models.states import padded_together
-from tamis.models.templates import ABLATED, Inputs
-from tamis.models.tokenizer import open_tokenizer
-from tamis.train.batch import RankingBatch, portion, ranking_batch
-from tamis.train.dev import DevRun, open_dev
-from tamis.train.fit import Part, Progress, Result, fit, learning_rate, total_steps
-from tamis.train.objective import longest, margins, padded
-from tamis.train.processes import own_device
-from tamis.train.ranking_loss import ranking_loss
-from tamis.train.recipe import Loss, Recipe, Run, in_pairs, in_steps
-from tamis.train.sets import Group, TrainingSet
-from tamis.train.sources import Examples, read_examples
-from tamis.train.start import load_start
-from tamis.train.state import require_new
-from tamis.train.watch import Watch
+from tamis.base.errors import TamisError
+from tamis.models.encoder import Encoder, Layer
+from tamis.storage.files import make_folder, storage_errors
+from tamis.train.processes import Processes
+from tamis.train.recipe import Optimiser, Run
+from tamis.train.state import BEST, LAST, Log, State, clear_remains, load_state, require_new, save_state
 
-__all__ = ["Ranker", "RankingTask", "Result", "learning_rate", "train", "train_by_recipe"]
-
-_NAMED = 8  # how many ids an error names
-_SEGMENTS = 3  # of an input with two texts
-_ON_PROCESSOR = 4096  # tokens at once: some 6 GB for a BERT-base
-
-
-def train_by_recipe(
-    recipe: Recipe,
-    out: str | Path,
-    *,
-    device: str = "auto",
-    resume: bool = False,
-    watch: Watch | None = None,
-) -> Result:
-    """Read a recipe's data, train its model and leave it in `out`: see `fit`. Of [folds] nothing is known
-    here: see `tamis.train.folds`."""
-    watch = watch or Watch()
-    require_new(Path(out), resume)
-    start = open_start(recipe)
-    dev = _open_dev(recipe, start)  # a mistake in it is found before hours of reading
-    examples = read_examples(recipe, open_tokenizer(start), watch)
-    with shown(recipe, examples, watch) as progress:
-        return train(
-            recipe, examples, out, start=start, dev=dev, device=device, resume=resume, progress=progress
-        )
-
-
-def train(
-    recipe: Recipe,
-    examples: Examples,
-    out: str | Path,
-    *,
-    start: Checkpoint | None = None,
-    dev: DevRun | None = None,
-    device: str = "auto",
-    resume: bool = False,
-    progress: Progress | None = None,
-) -> Result:
-    """Train a ranker on examples and leave it in `out`: see `fit`. `start` and `dev` are what the recipe says
-    they are (`open_start`, `open_dev`) where they are not given. A recipe that counts in epochs counts the
-    examples' own."""
-    start = start or open_start(recipe)
-    dev = dev or _open_dev(recipe, start)
-    recipe = in_steps(recipe, examples.stream.epoch)
-    task = RankingTask(recipe, start, examples, dev, own_device(device))
-    every = dev_every(recipe, dev)
-    return fit(
-        task, recipe.optimiser, recipe.run, out, evaluate_every=every, resume=resume, progress=progress
-    )
-
-
-@contextmanager
-def shown(recipe: Recipe, examples: Examples, watch: Watch) -> Iterator[Progress]:
-    """What is told of each step, for whoever watches."""
-    steps = total_steps(in_steps(recipe, examples.stream.epoch).optimiser)
-    with watch.training("Training", steps, recipe.dev.measure if recipe.dev else "") as progress:
-        yield progress
-
-
-def dev_every(recipe: Recipe, dev: DevRun | None) -> int | None:
-    """After how many steps a dev run is ranked: one that the recipe does not have, with each checkpoint."""
-    if dev is None:
-        return None
-    return recipe.dev.every if recipe.dev else recipe.run.checkpoint_every
-
-
-def open_start(recipe: Recipe) -> Checkpoint:
-    """The checkpoint that a recipe starts from, which can read what the recipe makes."""
-    start = load_start(recipe.model, recipe.run.seed, forms=not in_pairs(recipe))
-    check_segments(start, recipe)
-    return start
-
-
-def check_segments(start: Checkpoint, recipe: Recipe) -> None:
-    """Before anything is read: that a model of two texts an input can tell them apart."""
-    if in_pairs(recipe) and start.config.segments < _SEGMENTS:
-        kind, found = recipe.examples.kind, start.config.segments
-        raise InputError(
-            f"{kind} examples have {_SEGMENTS} segments, and {start.folder} knows {found}",
-            remedy="add third_segment = true to [model], or in distillation to [student]",
-        )
-
-
-def _open_dev(recipe: Recipe, start: Checkpoint) -> DevRun | None:
-    if recipe.dev is None:
-        return None
-    tokenizer, pairs = open_tokenizer(start), in_pairs(recipe)
-    return open_dev(recipe.dev, tokenizer, start.config, recipe.limits, pairs=pairs)
-
-
-class Ranker(nn.Module):
-    """An encoder and its loss."""
-
-    def __init__(self, encoder: Encoder, loss: Loss, *, packed: bool) -> None:
-        super().__init__()
-        self.encoder, self.loss, self.packed = encoder, loss, packed
-
-    def forward(self, batch: RankingBatch) -> Tensor:
-        found = ranking_loss(self.margins(batch.inputs), batch, self.loss)
-        if batch.alone is None:
-            return found
-        return found + ranking_loss(self.margins(batch.alone), batch.singles, self.loss)
-
-    def margins(self, inputs: Inputs) -> Tensor:
-        """One number an input."""
-        return margins_of(self.encoder, inputs, packed=self.packed)
-
-
-def margins_of(encoder: Encoder | Exit, inputs: Inputs, *, packed: bool) -> Tensor:
-    """What an encoder, or one as far as an exit, makes of inputs: one number each."""
-    device = encoder.embeddings.word.device
-    if packed:
-        ids, segments, ends = on_device(inputs, device)
-        return margins(encoder.packed(ids, segments, ends, longest(inputs)))
-    together = padded_together(inputs, device)
-    found = [margins(encoder.padded(*padded(inputs.take(some), device))) for some in together]
-    places = np.argsort(np.concatenate(together))
-    return torch.cat(found)[torch.from_numpy(places).to(device)]
-
-
-def on_device(inputs: Inputs, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """All of a batch's numbers in one copy, from memory that the device reads itself."""
-    tokens = len(inputs.ids)
-    host = torch.empty(2 * tokens + len(inputs.ends), dtype=torch.int32, pin_memory=device.type == "cuda")
-    numbers = host.numpy()
-    numbers[:tokens], numbers[tokens : 2 * tokens] = inputs.ids, inputs.segments
-    numbers[2 * tokens :] = inputs.ends
-    there = host.to(device, non_blocking=True)
-    return there[:tokens], there[tokens : 2 * tokens], there[2 * tokens :]
-
-
-class RankingTask:
-    """What `tamis.train.loop.fit` needs to know of learning to rank."""
-
-    def __init__(
-        self,
-        recipe: Recipe,
-        start: Checkpoint,
-        examples: Examples,
-        dev: DevRun | None = None,
-        device: str = "auto",
-    ) -> None:
-        self.recipe, self.start, self.dev = recipe, start, dev
-        self.examples = examples if dev is None else beside(examples, dev.fingerprint)
-        self.special = open_tokenizer(start).special
-        self.pairs, self.lists = in_pairs(recipe), recipe.examples.kind == "duo_lists"
-        backend = TorchBackend(start, device, recipe.run.precision)
-        self.device, self.precision = backend.device, backend.precision
-        self.autocast = torch.bfloat16 if self.precision == "bf16" else None
-        dropout = replace(start, config=replace(start.config, dropout=recipe.optimiser.dropout))
-        encoder = Encoder.from_checkpoint(dropout).to(self.device)
-        for name, parameter in encoder.named_parameters():
-            # what a form does without is zero, and stays so
-            parameter.requires_grad_(name != ABLATED.get(start.config.form))
-        self.module = Ranker(encoder, recipe.loss, packed=backend.layout == "packed")
-
-    @property
-    def identity(self) -> str:
-        return identity(self.recipe, self.start.fingerprint, self.examples)
-
-    def parts(self, step: int, rank: int, world: int) -> Sequence[Part]:
-        """This process's share of the step's groups, cut where the device cannot take them at once."""
-        found: list[Part] = []
-        per_step = self.recipe.optimiser.accumulate
-        numbers = range(step * per_step, (step + 1) * per_step)
-        drawn = [self.examples.stream.batch(number) for number in numbers]
-        every = [group for _, groups in drawn for group in groups]
-        for data, groups in drawn:
-            own = [groups[place] for place in own_places(len(groups), rank, world)]
-            batch = self.batch(data, own)
-            tokens = np.diff(batch.inputs.ends[batch.input_ends])
-            for some in split_groups(tokens, at_once(self.recipe.run, self.device)):
-                kept = [own[i] for i in some]
-                here = batch if len(some) == len(own) else self.batch(data, kept)
-                here = replace(here, portion=portion(kept, every))
-                # of the mean over all processes, which is what gradients become
-                share = len(some) * world / len(every)
-                found.append(Part(here, len(here.inputs), share, Names(data, kept)))
-        return found
-
-    def batch(self, data: TrainingSet, groups: Sequence[Group]) -> RankingBatch:
-        config, limits = self.start.config, self.recipe.limits
-        return ranking_batch(
-            groups,
-            data,
-            self.special,
-            config,
-            limits,
-            pairs=self.pairs,
-            lists=self.lists,
-            alone=self.recipe.examples.alone,
-        )
-
-    def trained(self) -> Checkpoint:
-        """The weights as they are now."""
-        return replace(self.start, tensors=self.module.encoder.tensors())
-
-    def save(self, folder: Path) -> None:
-        save_checkpoint(self.trained(), folder)
-
-    def evaluate(self) -> float:
-        """By the backend that will rank with the model."""
-        assert self.dev is not None
-        return self.dev.score(TorchBackend(self.trained(), str(self.device), self.precision))
-
-
-def identity(recipe: Recipe, start: str, examples: Examples) -> str:
-    """What a run must have in common with the one that it resumes: the recipe (as its `repr` has it: see
-    `Run`), the start and the data. Of the files beside the examples the recipe knows the names alone: see
-    `beside`."""
-    return str(xxhash.xxh3_128_hexdigest(f"{recipe} {start} {examples.fingerprint}".encode()))
-
-
-def beside(examples: Examples, *others: str) -> Examples:
-    """The examples with a fingerprint that is also of what else decides what comes of a training: its dev
-    run, its gains."""
-    return replace(examples, fingerprint=" ".join([examples.fingerprint, *others]))
-
-
-def own_places(groups: int, rank: int, world: int) -> range:
-    """Which groups of a batch process `rank` of `world` has.
-
-    >>> list(own_places(5, rank=1, world=2))
-    [1, 3]
-    """
-    places = range(rank, groups, world)
-    if not places:
-        remedy = "use a larger batch, or fewer devices"
-        raise InputError(f"{groups} groups for {world} processes", remedy=remedy)
-    return places
-
-
-def at_once(run: Run, device: torch.device) -> int | None:
-    """How many tokens go through the model together; None: all of a batch. A processor is busy with few, and
-    has no way to say that they do not fit: the system ends the program.
-
-    >>> at_once(Run(), torch.device("cpu")), at_once(Run(), torch.device("cuda"))
-    (4096, None)
-    """
-    return run.tokens or (_ON_PROCESSOR if device.type == "cpu" else None)
-
-
-def split_groups(tokens: Array, most: int | None) -> list[list[int]]:
-    """Which groups go through the model together; one alone may have more.
-
-    >>> split_groups(np.array([3, 3, 3, 9]), 6)
-    [[0, 1], [2], [3]]
-    """
-    found: list[list[int]] = [[]]
-    so_far = 0
-    for number, count in enumerate(tokens.tolist()):
-        if most is not None and found[-1] and so_far + count > most:
-            found.append([])
-            so_far = 0
-        found[-1].append(number)
-        so_far += count
-    return found
+Progress = Callable[[Mapping[str, Any]], object]
+_AHEAD = 2  # steps whose batches are made while the device works
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
-    """The ids of some groups, which are looked up when an error needs them."""
+class Part:
+    """A batch, or what fits the device of one."""
 
-    data: TrainingSet
-    groups: Sequence[Group]
-
-    def __call__(self) -> str:
-        queries = [self.data.query_ids[group.query] for group in self.groups]
-        numbers = np.concatenate([group.documents for group in self.groups]).tolist()
-        return f"queries {_some(queries)}; documents {_some([self.data.document_ids[n] for n in numbers])}"
+    batch: Any
+    pairs: int  # how many inputs it has
+    share: float = 1.0  # how much of the step's loss it is
+    names: Callable[[], str] = str  # whose it is, for an error
 
 
-def _some(ids: Sequence[str]) -> str:
-    different = list(dict.fromkeys(ids))
-    more = f" and {len(different) - _NAMED:,} more" if len(different) > _NAMED else ""
-    return ", ".join(different[:_NAMED]) + more
+class Task(Protocol):
+    """What is trained, on what, for what."""
+
+    @property
+    def module(self) -> nn.Module:
+        """Its forward takes a batch and gives the loss."""
+        ...
+
+    @property
+    def identity(self) -> str:
+        """Changes with whatever changes the training."""
+        ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def autocast(self) -> torch.dtype | None:
+        """The type of matrix products where it is not that of the weights."""
+        ...
+
+    def parts(self, step: int, rank: int, world: int) -> Sequence[Part]:
+        """The share that process `rank` of `world` has of step `step`; called in a thread."""
+        ...
+
+    def save(self, folder: Path) -> None: ...
+
+    def evaluate(self) -> float:
+        """The dev measure: the larger the better."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of it."""
+
+    model: Path  # the best weights by the dev measure, or without one the last
+    steps: int
+    loss: float | None  # of the log's last line; None where nothing was left to do
+    best: float | None  # of the dev measure
+    best_step: int | None
+    seconds: float  # since it began, or went on
+    stopped: bool = False  # before the last step, because the dev measure rose no more
+
+
+def learning_rate(step: int, optimiser: Optimiser) -> float:
+    """The rate of step 0, 1, ... before which so many have been done: up to the peak over the warm-up, then
+    linearly towards 0, which the step after the last would have. (step + 1: a rate of 0 teaches nothing.)
+
+    >>> plan = Optimiser(learning_rate=1.0, warm_up=2, steps=6)
+    >>> [learning_rate(step, plan) for step in range(6)]
+    [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
+    """
+    steps = total_steps(optimiser)
+    warm_up = warm_up_steps(optimiser)
+    if step < warm_up:
+        return optimiser.learning_rate * (step + 1) / warm_up
+    if optimiser.schedule == "constant":
+        return optimiser.learning_rate
+    return optimiser.learning_rate * max(steps - step, 0) / (steps - warm_up)
+
+
+def warm_up_steps(optimiser: Optimiser) -> int:
+    """
+    >>> warm_up_steps(Optimiser(warm_up=0.06, steps=1000)), warm_up_steps(Optimiser(warm_up=50, steps=1000))
+    (60, 50)
+    """
+    if optimiser.warm_up < 1:
+        return round(optimiser.warm_up * total_steps(optimiser))
+    return int(optimiser.warm_up)
+
+
+def total_steps(optimiser: Optimiser) -> int:
+    if optimiser.steps is None:
+        raise TamisError("epochs without data", remedy="say how many steps they are (`in_steps`)")
+    return optimiser.steps
+
+
+def parameter_groups(module: nn.Module, optimiser: Optimiser) -> list[dict[str, Any]]:
+    """Parameters by their decay and rate. What adds or scales (biases, norms) does not decay: it has no
+    matrix whose size could be traded between layers. `scale` is the rate as a multiple of the schedule's:
+    heads have one of their own because they begin at random, which a pooler does not.
+
+    >>> [group["weight_decay"] for group in parameter_groups(nn.Linear(2, 2), Optimiser(steps=1))]
+    [0.01, 0.0]
+    """
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    pretrained = _poolers(module)
+    for name, parameter in module.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        decay = optimiser.weight_decay if parameter.ndim > 1 else 0.0
+        rate = optimiser.learning_rate
+        if "head" in name.split(".") and parameter not in pretrained:
+            rate = optimiser.head_learning_rate or rate
+        scale = rate / optimiser.learning_rate
+        groups.setdefault((scale, decay), []).append(parameter)
+    return [
+        {"params": parameters, "weight_decay": decay, "scale": scale}
+        for (scale, decay), parameters in groups.items()
+    ]
+
+
+def _poolers(module: nn.Module) -> set[nn.Parameter]:
+    """What lies in a head and yet was pretrained."""
+    encoders = (each for each in module.modules() if isinstance(each, Encoder))
+    return {parameter for each in encoders if each.pooler for parameter in each.pooler.parameters()}
+
+
+def fit(
+    task: Task,
+    optimiser: Optimiser,
+    run: Run,
+    out: str | Path,
+    *,
+    evaluate_every: int | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> Result:
+    """Train to the last step, or go on from the state in `out`. `progress` is told each line of the log.
+
+    `out` gets `best/` (with a dev measure) and `last/`, models; `log.jsonl`; and `state/`, to go on from.
+    """
+    folder = Path(out)
+    require_new(folder, resume)
+    with storage_errors(folder):
+        make_folder(folder)
+    with Processes(task.device) as processes, torch.random.fork_rng(devices=_cards(task.device)):
+        fitting = _Fitting(task, optimiser, run, folder, processes, evaluate_every, progress)
+        if resume:
+            fitting.load()
+        return fitting.run_through()
+
+
+def _cards(device: torch.device) -> list[torch.device]:
+    return [device] if device.type == "cuda" else []
+
+
+class _Fitting:
+    """A training run in progress."""
+
+    def __init__(
+        self,
+        task: Task,
+        optimiser: Optimiser,
+        run: Run,
+        out: Path,
+        processes: Processes,
+        evaluate_every: int | None,
+        progress: Progress | None,
+    ) -> None:
+        self.task, self.plan, self.settings, self.out = task, optimiser, run, out
+        self.processes, self.every, self.progress = processes, evaluate_every, progress
+        self.steps = total_steps(optimiser)
+        self.module = task.module.train()
+        if run.compile:
+            for layer in self.module.modules():
+                if isinstance(layer, Layer):  # all alike, so that one compilation serves all
+                    layer.compile(dynamic=True)
+        self.model = processes.wrapped(self.module)
+        self.parameters = [p for p in self.module.parameters() if p.requires_grad]
+        self.adam = torch.optim.AdamW(
+            parameter_groups(self.module, optimiser),
+            lr=optimiser.learning_rate,
+            betas=optimiser.betas,
+            eps=optimiser.epsilon,
+            fused=task.device.type == "cuda",
+        )
+        self.step = 0
+        self.losses: list[float] = []
+        self.best: float | None = None
+        self.best_step: int | None = None
+        self.unread: deque[_Unread] = deque()
+
+    # -- going on
+
+    def load(self) -> None:
+        state = load_state(self.out, self.task.identity)
+        if state is None:
+            return
+        self.module.load_state_dict(state.weights)
+        self.adam.load_state_dict(dict(state.optimiser))
+        self.step, self.losses = state.step, list(state.losses)
+        self.best, self.best_step = state.best, state.best_step
+
+    def save(self) -> None:
+        save_state(
+            State(
+                self.task.identity,
+                self.module.state_dict(),
+                self.adam.state_dict(),
+                self.step,
+                self.losses,
+                self.best,
+                self.best_step,
+            ),
+            self.out,
+        )
+
+    # -- the loop
+
+    def run_through(self) -> Result:
+        started, loss = time.perf_counter(), None
+        first = self.processes.first
+        if first:
+            clear_remains(self.out)
+        log = Log(self.out, self.step or -1) if first else None  # a run from the start keeps no line
+        if first and self.every and not self.step and self.best is None:
+            self.report(log, {"step": 0, "dev": self.evaluate()})
+        since, pairs = time.perf_counter(), 0
+        # before it was asked to go on; at the last step there was nothing left to be stopped
+        stopped = 0 < self.step < self.steps and self.out_of_patience()
+        for parts in _ahead(iter(()) if stopped else self.waiting()):
+            self.try_to_advance(parts)
+            pairs += sum(part.pairs for part in parts)
+            due = self.step == self.steps
+            measured = self.every is not None and (due or self.step % self.every == 0)
+            logged = measured or due or self.step % self.settings.log_every == 0
+            saved = due or self.step % self.settings.checkpoint_every == 0
+            if logged or saved:
+                self.read_losses(0)
+            if logged:
+                loss = math.fsum(self.losses) / len(self.losses)
+                self.losses.clear()
+                line = {"step": self.step, "loss": loss, "learning_rate": self.rate(self.step - 1)}
+                line["pairs_per_second"] = round(
+                    pairs * self.processes.world / (time.perf_counter() - since), 1
+                )
+                if first and measured:
+                    line["dev"] = self.evaluate()
+                stopped = measured and not due and self.out_of_patience()
+                if first:
+                    self.report(log, line | ({"stopped": True} if stopped else {}))
+                since, pairs = time.perf_counter(), 0
+            if first and (saved or stopped):
+                self.save()
+            if stopped:
+                break
+        if first:
+            self.task.save(self.out / LAST)
+        model = self.out / (LAST if self.best is None else BEST)
+        seconds = time.perf_counter() - started
+        return Result(model, self.step, loss, self.best, self.best_step, seconds, stopped)
+
+    def waiting(self) -> Iterator[Sequence[Part]]:
+        for step in range(self.step, self.steps):
+            yield self.task.parts(step, self.processes.rank, self.processes.world)
+
+    def rate(self, step: int) -> float:
+        return learning_rate(step, self.plan)
+
+    def try_to_advance(self, parts: Sequence[Part]) -> None:
+        try:
+            self.advance(parts)
+        except torch.OutOfMemoryError:
+            pass
+        else:
+            return
+        raise TamisError(  # outside the handler, whose exception keeps the failed batch alive
+            f"{max(part.pairs for part in parts):,} inputs at once do not fit into {self.task.device}",
+            remedy="give [run] tokens (or fewer), by which batches are split, and --resume",
+        )
+
+    def advance(self, parts: Sequence[Part]) -> None:
+        """One step."""
+        # of the step, and not of what came before: then the state need not hold the generators' states
+        torch.manual_seed(_mixed(self.settings.seed, self.step, self.processes.rank))
+        for group in self.adam.param_groups:
+            group["lr"] = self.rate(self.step) * group["scale"]
+        kind, narrow = self.task.device.type, self.task.autocast
+        total = torch.zeros((), device=self.task.device)
+        for number, part in enumerate(parts, start=1):
+            with self.processes.quiet(self.model) if number < len(parts) else nullcontext():
+                with torch.autocast(kind, narrow) if narrow else nullcontext():
+                    loss = self.model(part.batch) * part.share
+                loss.backward()
+            total += loss.detach()
+        norm = clip_grad_norm_(self.parameters, self.plan.clip or math.inf)
+        self.adam.step()
+        self.adam.zero_grad(set_to_none=True)
+        values = torch.stack([self.processes.mean(total), norm.detach()])
+        self.unread.append(_Unread(self.step, parts, values))
+        self.step += 1
+        # a card is not waited for: while it works on this step, the loss of the one before is read
+        self.read_losses(1 if kind == "cuda" else 0)
+
+    def read_losses(self, leave: int) -> None:
+        while len(self.unread) > leave:
+            unread = self.unread.popleft()
+            step, parts, (loss, norm) = unread.step, unread.parts, unread.values()
+            if not (math.isfinite(loss) and math.isfinite(norm)):
+                what = f"loss of step {step + 1:,} is {loss}"
+                if math.isfinite(loss):
+                    what = f"gradient of step {step + 1:,} is not finite"
+                raise TamisError(
+                    f"the {what}: {'; '.join(part.names() for part in parts)}",
+                    remedy="look at these texts and scores, lower the learning rate or warm up longer",
+                )
+            self.losses.append(loss)
+
+    def evaluate(self) -> float:
+        self.module.eval()
+        value = self.task.evaluate()
+        self.module.train()
+        if self.best is None or value > self.best:
+            self.task.save(self.out / BEST)
+            self.best, self.best_step = value, self.step
+        return value
+
+    def out_of_patience(self) -> bool:
+        """Whether the last dev runs, so many as patience has, were no better than one before them. How many
+        there were follows from the step, so that a run that goes on need not remember."""
+        patience, every = self.settings.patience, self.every
+        if patience is None or every is None:
+            return False
+        since = 0
+        if self.processes.first and self.best_step is not None:
+            since = self.step // every - self.best_step // every
+        # the first process alone has measured, and all have to stop
+        told = torch.tensor([float(since >= patience)], device=self.task.device)
+        return bool(self.processes.mean(told).item() > 0)
+
+    def report(self, log: Log | None, line: Mapping[str, Any]) -> None:
+        if log is not None:
+            log.write(line)
+        if self.progress is not None:
+            self.progress(line)
+
+
+class _Unread:
+    """A step's loss and norm on their way from the device."""
+
+    def __init__(self, step: int, parts: Sequence[Part], values: Tensor) -> None:
+        self.step, self.parts = step, parts
+        # sent now and waited for by an event of its own: to ask the card for the values later would mean to
+        # wait for all that it has been given until then, and to leave it idle
+        self._values = values.to("cpu", non_blocking=values.is_cuda)
+        self._sent: torch.cuda.Event | None = None
+        if values.is_cuda:
+            self._sent = torch.cuda.current_stream(values.device).record_event()
+
+    def values(self) -> list[float]:
+        if self._sent is not None:
+            self._sent.synchronize()
+        found: list[float] = self._values.tolist()
+        return found
+
+
+def _mixed(seed: int, step: int, rank: int) -> int:
+    """One number of three, so that no two steps or processes draw alike."""
+    return int(xxhash.xxh3_64_intdigest(f"{seed} {step} {rank}".encode())) >> 1
+
+
+def _ahead(made: Iterator[Sequence[Part]]) -> Iterator[Sequence[Part]]:
+    """What an iterator gives, made in a thread while what it gave before is used."""
+    with ThreadPoolExecutor(1) as pool:
+        waiting: deque[Future[Sequence[Part] | None]] = deque(
+            pool.submit(next, made, None) for _ in range(_AHEAD)
+        )
+        while (parts := waiting.popleft().result()) is not None:
+            waiting.append(pool.submit(next, made, None))
+            yield parts

@@ -1,8 +1,8 @@
 """Losses: pure functions of scores and labels. What made the scores is none of their business.
 
 A score s is a margin: a model's logit, or with two labels the second logit less the first, so that
-sigmoid(s) is P(relevant). Lists of scores lie end to end, group g being `scores[ends[g] : ends[g + 1]]`:
-nothing is padded, and nothing is done group by group. `ends` may lie on any device; on the processor it is
+sigmoid(s) is P(relevant). Lists of scores lie end to end, group g being `scores[offsets[g] : offsets[g +
+1]]`: nothing is padded, and nothing is done group by group. `offsets` may lie on any device; on the processor it is
 also checked, which on a card would mean to wait for it.
 
 Each loss is a mean over the examples, pairs or groups. A weight multiplies its loss before the mean, which
@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tamis.errors import InputError
+from tamis.base.errors import InputError
 
 # -- one score at a time
 # ------------------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ def hinge(better: Tensor, worse: Tensor, margin: float = 1.0, weights: Tensor | 
 def margin_mse(
     student: Tensor,
     teacher: Tensor,
-    ends: Tensor | None = None,
+    offsets: Tensor | None = None,
     pairs: Tensor | None = None,
     weights: Tensor | None = None,
 ) -> Tensor:
@@ -133,12 +133,12 @@ def margin_mse(
 
         L = mean over pairs (i, j) of ((s_i - s_j) - (t_i - t_j))^2
 
-    Give `pairs`, rows (i, j) of places in the scores, or `ends` for all pairs of each group. With e = s - t
-    and m its mean in a group of n, the mean over all its pairs is 2 / (n - 1) * sum of (e_i - m)^2, so that
-    no pair is ever formed. A group of one text has no pair and does not count.
+    Give `pairs`, rows (i, j) of places in the scores, or `offsets` for all pairs of each group. With e = s
+    - t and m its mean in a group of n, the mean over all its pairs is 2 / (n - 1) * sum of (e_i - m)^2, so
+    that no pair is ever formed. A group of one text has no pair and does not count.
 
     >>> student, teacher = torch.tensor([1.0, 0.0, 0.0]), torch.tensor([3.0, 0.0, 0.0])
-    >>> round(margin_mse(student, teacher, ends=torch.tensor([0, 3])).item(), 4)
+    >>> round(margin_mse(student, teacher, offsets=torch.tensor([0, 3])).item(), 4)
     2.6667
     >>> margin_mse(student, teacher, pairs=torch.tensor([[0, 1]])).item()
     4.0
@@ -147,14 +147,14 @@ def margin_mse(
     targets = teacher.detach().to(scores.dtype)
     _same_size(scores, targets, "student's scores", "teacher's")
     errors = scores - targets
-    if (ends is None) == (pairs is None):
+    if (offsets is None) == (pairs is None):
         raise InputError("margins are of pairs or of groups", remedy="give either pairs or ends")
     if pairs is not None:
         if not len(pairs):
             raise _empty()
         return _mean((errors[pairs[:, 0]] - errors[pairs[:, 1]]).square(), weights)
-    assert ends is not None
-    groups = _groups(scores, ends)
+    assert offsets is not None
+    groups = _groups(scores, offsets)
     means = _sums(errors, groups) / groups.sizes
     squares = _sums((errors - means[groups.members]).square(), groups)
     return _mean(squares * 2 / (groups.sizes - 1).clamp(min=1), weights, counted=groups.sizes > 1)
@@ -184,7 +184,7 @@ def list_scores(margins: Tensor, pairs: Tensor, texts: int) -> Tensor:
     return signed / met.clamp(min=1)
 
 
-def softmax(scores: Tensor, labels: Tensor, ends: Tensor, weights: Tensor | None = None) -> Tensor:
+def softmax(scores: Tensor, labels: Tensor, offsets: Tensor, weights: Tensor | None = None) -> Tensor:
     """Cross-entropy over each group: how much of the softmax's mass its relevant texts have,
 
         L = - log( sum over positives of exp(s_i) / sum over the group of exp(s_j) )
@@ -193,14 +193,14 @@ def softmax(scores: Tensor, labels: Tensor, ends: Tensor, weights: Tensor | None
     of Gao et al. 2021. A group without a positive says nothing and does not count; if none has one the loss
     is 0.
 
-    >>> scores, ends = torch.tensor([0.0, 0.0, 0.0, 5.0]), torch.tensor([0, 3, 4])
+    >>> scores, offsets = torch.tensor([0.0, 0.0, 0.0, 5.0]), torch.tensor([0, 3, 4])
     >>> labels = torch.tensor([1.0, 0.0, 0.0, 0.0])
-    >>> round(softmax(scores, labels, ends).item(), 4)  # log 3; the second group has no positive
+    >>> round(softmax(scores, labels, offsets).item(), 4)  # log 3; the second group has no positive
     1.0986
     """
     logits = _exact(scores)
     _same_size(logits, labels, "scores", "labels")
-    groups = _groups(logits, ends)
+    groups = _groups(logits, offsets)
     relevant = labels > 0
     whole = _log_sums(logits, groups)
     # masked before exp: a negative far above every positive would overflow, and inf * 0 is not a number
@@ -209,7 +209,7 @@ def softmax(scores: Tensor, labels: Tensor, ends: Tensor, weights: Tensor | None
     return _mean(torch.where(has_positive, whole - positive, 0.0), weights, counted=has_positive)
 
 
-def listwise(scores: Tensor, labels: Tensor, ends: Tensor, weights: Tensor | None = None) -> Tensor:
+def listwise(scores: Tensor, labels: Tensor, offsets: Tensor, weights: Tensor | None = None) -> Tensor:
     """Cross-entropy of the softmax over each group (Eqs. 37 and 38; Ai et al. 2019):
 
         L = - sum of w_i y_i log p_i,    p_i = exp(t_i) / sum over the group of exp(t_j)
@@ -218,13 +218,13 @@ def listwise(scores: Tensor, labels: Tensor, ends: Tensor, weights: Tensor | Non
     inverse of the propensity to look at its place. Unlike `softmax`, each of several positives is wanted on
     top; with one positive the two are the same. A group without a positive does not count.
 
-    >>> scores, ends = torch.tensor([0.0, 0.0, 5.0]), torch.tensor([0, 2, 3])
-    >>> round(listwise(scores, torch.tensor([1.0, 1.0, 0.0]), ends).item(), 4)  # 2 log 2
+    >>> scores, offsets = torch.tensor([0.0, 0.0, 5.0]), torch.tensor([0, 2, 3])
+    >>> round(listwise(scores, torch.tensor([1.0, 1.0, 0.0]), offsets).item(), 4)  # 2 log 2
     1.3863
     """
     logits = _exact(scores)
     _same_size(logits, labels, "scores", "labels")
-    groups = _groups(logits, ends)
+    groups = _groups(logits, offsets)
     relevance = labels.to(logits.dtype)
     has_positive = _sums(relevance, groups) > 0
     if weights is not None:
@@ -237,7 +237,7 @@ def listwise(scores: Tensor, labels: Tensor, ends: Tensor, weights: Tensor | Non
 def kl(
     student: Tensor,
     teacher: Tensor,
-    ends: Tensor,
+    offsets: Tensor,
     temperature: float = 1.0,
     weights: Tensor | None = None,
 ) -> Tensor:
@@ -257,7 +257,7 @@ def kl(
     logits = _exact(student)
     targets = teacher.detach().to(logits.dtype) / temperature
     _same_size(logits, targets, "student's scores", "teacher's")
-    groups = _groups(logits, ends)
+    groups = _groups(logits, offsets)
     log_q = logits - _log_sums(logits, groups)[groups.members]
     log_p = targets - _log_sums(targets, groups)[groups.members]
     return _mean(_sums(log_p.exp() * (log_p - log_q), groups), weights)
@@ -272,19 +272,19 @@ class _Groups(NamedTuple):
     sizes: Tensor  # int64[groups]
 
 
-def _groups(scores: Tensor, ends: Tensor) -> _Groups:
-    count = len(ends) - 1
+def _groups(scores: Tensor, offsets: Tensor) -> _Groups:
+    count = len(offsets) - 1
     if count < 1:
         raise _empty()
-    if ends.device.type == "cpu":
-        if int(ends[0]) != 0 or int(ends[-1]) != len(scores):
+    if offsets.device.type == "cpu":
+        if int(offsets[0]) != 0 or int(offsets[-1]) != len(scores):
             raise InputError(
-                f"groups from {int(ends[0])} to {int(ends[-1])} of {len(scores)} scores",
+                f"groups from {int(offsets[0])} to {int(offsets[-1])} of {len(scores)} scores",
                 remedy="give ends from 0 to the number of scores",
             )
-        if int(ends.diff().min()) < 1:
+        if int(offsets.diff().min()) < 1:
             raise InputError("a group without a text", remedy="leave it out")
-    sizes = ends.to(scores.device).diff()
+    sizes = offsets.to(scores.device).diff()
     numbers = torch.arange(count, device=scores.device)
     # told its size, a card need not be waited for
     return _Groups(torch.repeat_interleave(numbers, sizes, output_size=len(scores)), sizes)

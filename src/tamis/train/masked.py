@@ -19,14 +19,13 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from tamis.columns import Array
-from tamis.documents import Document
-from tamis.errors import InputError
+from tamis.base.arrays import Array, ranges
+from tamis.base.documents import Document
+from tamis.base.errors import InputError
 from tamis.models.checkpoint import TOKENIZER
 from tamis.models.config import read_raw_config
 from tamis.models.templates import Inputs, Tokenised
 from tamis.models.tokenizer import Tokenizer
-from tamis.retrieve.postings import ranges
 
 RATE = 0.15  # of the tokens are predicted
 SHORT = 0.1  # of the inputs are shorter than they could be, so that short ones are known too
@@ -52,7 +51,7 @@ class Sentences:
     @property
     def fingerprint(self) -> str:
         """Changes with the texts."""
-        return digest(self.tokens.ids, self.tokens.ends, self.documents)
+        return digest(self.tokens.ids, self.tokens.offsets, self.documents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +84,10 @@ class MaskedBatch:
         >>> second.positions.tolist(), second.tokens.tolist(), second.is_random.tolist()
         ([1, 2], [80, 90], [1])
         """
-        taken, ends = self.inputs.take(examples), np.searchsorted(self.positions, self.inputs.ends)
-        counts = ends[examples + 1] - ends[examples]
-        at = ranges(ends[examples], counts)
-        moved = np.repeat(taken.ends[:-1] - self.inputs.ends[examples], counts)
+        taken, offsets = self.inputs.take(examples), np.searchsorted(self.positions, self.inputs.offsets)
+        counts = offsets[examples + 1] - offsets[examples]
+        at = ranges(offsets[examples], counts)
+        moved = np.repeat(taken.offsets[:-1] - self.inputs.offsets[examples], counts)
         return MaskedBatch(taken, self.positions[at] + moved, self.tokens[at], self.is_random[examples])
 
 
@@ -179,8 +178,8 @@ def masked_batch(
     is_random = (generator.random(size) < 0.5).astype(np.int64)
     pairs = [next_sentence_pair(corpus, generator, length - 3, bool(each)) for each in is_random]
     inputs = _joined(pairs, vocabulary, segment_types)
-    ids, positions = mask_tokens(inputs.ids, inputs.ends, vocabulary, generator)
-    masked = Inputs(ids, inputs.segments, inputs.ends)
+    ids, positions = mask_tokens(inputs.ids, inputs.offsets, vocabulary, generator)
+    masked = Inputs(ids, inputs.segments, inputs.offsets)
     return MaskedBatch(masked, positions, inputs.ids[positions].astype(np.int64), is_random)
 
 
@@ -198,21 +197,21 @@ def next_sentence_pair(
     >>> first.tolist(), second.tolist()
     ([10, 11], [12])
     """
-    ids, ends, documents = corpus.tokens.ids, corpus.tokens.ends, corpus.documents
+    ids, offsets, documents = corpus.tokens.ids, corpus.tokens.offsets, corpus.documents
     if generator.random() < SHORT:
         room = int(generator.integers(_SHORTEST, room + 1))
     start = after = 0
     while start + 1 >= after:  # until one is met that another follows: at least half of them
         start = int(generator.integers(documents[-1]))
         own, after = _document(documents, start)
-    stop = max(_reaching(ends, start, room, after), start + 2)
+    stop = max(_reaching(offsets, start, room, after), start + 2)
     cut = int(generator.integers(start + 1, stop))
-    first, second = ids[ends[start] : ends[cut]], ids[ends[cut] : ends[stop]]
+    first, second = ids[offsets[start] : offsets[cut]], ids[offsets[cut] : offsets[stop]]
     if is_random:
         other = int(generator.integers(documents[-1] - (after - own)))
         other += (after - own) * (other >= own)  # all sentences but this document's
         _, end = _document(documents, other)
-        second = ids[ends[other] : ends[_reaching(ends, other, max(room - len(first), 1), end)]]
+        second = ids[offsets[other] : offsets[_reaching(offsets, other, max(room - len(first), 1), end)]]
     return fitted(first, second, room)
 
 
@@ -231,20 +230,20 @@ def fitted(first: Array, second: Array, room: int) -> tuple[Array, Array]:
 
 
 def mask_tokens(
-    ids: Array, ends: Array, vocabulary: Vocabulary, generator: np.random.Generator, rate: float = RATE
+    ids: Array, offsets: Array, vocabulary: Vocabulary, generator: np.random.Generator, rate: float = RATE
 ) -> tuple[Array, Array]:
     """Inputs with some tokens masked, and where. Of each input's n tokens that are not special,
     max(1, round(rate n)) are chosen, all sets of them alike.
 
     >>> vocabulary = Vocabulary(size=99, cls=1, sep=2, mask=3, special=(0, 1, 2, 3))
-    >>> ids, ends = np.array([1, *range(10, 30), 2, 1, 40, 2]), np.array([0, 22, 25])
-    >>> masked, positions = mask_tokens(ids, ends, vocabulary, np.random.default_rng(0))
+    >>> ids, offsets = np.array([1, *range(10, 30), 2, 1, 40, 2]), np.array([0, 22, 25])
+    >>> masked, positions = mask_tokens(ids, offsets, vocabulary, np.random.default_rng(0))
     >>> len(positions), np.setdiff1d(np.flatnonzero(masked != ids), positions).tolist()
     (4, [])
     """
     plain = np.flatnonzero(~np.isin(ids, vocabulary.special))
-    owner = np.searchsorted(ends, plain, side="right") - 1
-    maskable = np.bincount(owner, minlength=len(ends) - 1)
+    owner = np.searchsorted(offsets, plain, side="right") - 1
+    maskable = np.bincount(owner, minlength=len(offsets) - 1)
     wanted = np.minimum(np.maximum(np.rint(rate * maskable), 1), maskable)
     order = np.lexsort((generator.random(len(plain)), owner))  # shuffled within each input
     rank = np.arange(len(plain)) - (np.cumsum(maskable) - maskable)[owner]
@@ -265,10 +264,10 @@ def _document(documents: Array, sentence: int) -> tuple[int, int]:
     return int(documents[number - 1]), int(documents[number])
 
 
-def _reaching(ends: Array, start: int, tokens: int, after: int) -> int:
+def _reaching(offsets: Array, start: int, tokens: int, after: int) -> int:
     """The sentence before which at least so many tokens lie, counted from `start`, but none beyond `after`;
     at least one sentence is between."""
-    return max(min(int(np.searchsorted(ends, ends[start] + tokens)), after), start + 1)
+    return max(min(int(np.searchsorted(offsets, offsets[start] + tokens)), after), start + 1)
 
 
 def _joined(pairs: list[tuple[Array, Array]], vocabulary: Vocabulary, segment_types: int) -> Inputs:
@@ -278,5 +277,5 @@ def _joined(pairs: list[tuple[Array, Array]], vocabulary: Vocabulary, segment_ty
     counts = np.array([(len(first) + 2, len(second) + 1) for first, second in pairs])
     second = int(segment_types > 1)
     segments = np.repeat(np.tile(np.array([0, second], np.uint8), len(pairs)), counts.ravel())
-    ends = np.concatenate([[0], np.cumsum(counts.sum(axis=1))])
-    return Inputs(ids, segments, ends)
+    offsets = np.concatenate([[0], np.cumsum(counts.sum(axis=1))])
+    return Inputs(ids, segments, offsets)

@@ -23,8 +23,8 @@ from dataclasses import replace
 import numpy as np
 import xxhash
 
-from tamis.columns import Array
-from tamis.errors import InputError
+from tamis.base.arrays import Array
+from tamis.base.errors import InputError
 from tamis.models.checkpoint import Checkpoint
 from tamis.models.weights import LazyTensors
 from tamis.train.factorise import principal_axes

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tamis.columns import Array
+from tamis.base.arrays import Array
 from tamis.models.encoder import Encoder
 from tamis.models.templates import Inputs
 
@@ -120,9 +120,9 @@ def final_states(encoder: Encoder, inputs: Inputs, device: torch.device) -> Tens
 
 def packed_states(encoder: Encoder, inputs: Inputs, device: torch.device) -> Tensor:
     """The same without padding, whatever the device."""
-    numbers = (inputs.ids, inputs.segments, inputs.ends)
-    ids, segments, ends = (torch.from_numpy(np.asarray(part, np.int32)).to(device) for part in numbers)
-    return encoder.packed_hidden_states(ids, segments, ends, longest(inputs))[-1]
+    numbers = (inputs.ids, inputs.segments, inputs.offsets)
+    ids, segments, offsets = (torch.from_numpy(np.asarray(part, np.int32)).to(device) for part in numbers)
+    return encoder.packed_hidden_states(ids, segments, offsets, longest(inputs))[-1]
 
 
 def longest(inputs: Inputs) -> int:

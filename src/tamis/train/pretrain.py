@@ -21,15 +21,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tamis.columns import Array
-from tamis.errors import InputError
-from tamis.files import atomic_write
+from tamis.base.arrays import Array
+from tamis.base.errors import InputError
 from tamis.models.checkpoint import CONFIG, WEIGHTS, Checkpoint, is_output, load_checkpoint, save_checkpoint
 from tamis.models.config import EncoderConfig, write_config
 from tamis.models.encoder import Encoder, Layer
 from tamis.models.names import canonical_name, hugging_face_names
 from tamis.models.templates import Inputs, Special
 from tamis.models.weights import StoredTensor, stored_tensors, write_tensors
+from tamis.storage.files import atomic_write
 from tamis.train import losses
 from tamis.train.masked import MaskedBatch, Sentences, Vocabulary, masked_batch
 from tamis.train.objective import Loss, Objective, final_states, margins
@@ -175,7 +175,7 @@ def token_loss(model: PretrainingModel, states: Tensor, batch: MaskedBatch) -> T
 
 def next_sentence_loss(model: PretrainingModel, states: Tensor, batch: MaskedBatch) -> Tensor:
     """Cross-entropy of whether B follows A, its mean over the batch."""
-    first = states[torch.from_numpy(batch.inputs.ends[:-1]).to(states.device)]
+    first = states[torch.from_numpy(batch.inputs.offsets[:-1]).to(states.device)]
     wanted = torch.from_numpy(batch.is_random).to(states.device)
     return F.cross_entropy(model.next_logits(first).float(), wanted)
 
@@ -269,7 +269,7 @@ class RepresentativeWords(Objective[Inputs]):
 
     def loss(self, batch: Inputs) -> Loss:
         states = final_states(self.encoder, batch, self.device)
-        first = states[torch.from_numpy(batch.ends[:-1]).to(states.device)]
+        first = states[torch.from_numpy(batch.offsets[:-1]).to(states.device)]
         scores = margins(self.encoder.head(first))
         loss = losses.hinge(scores[0::2], scores[1::2])
         return Loss(loss, {"rop": loss})

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from tamis.errors import InputError
-from tamis.fields import Bound, Count, Positive, Text, build, check
+from tamis.base.errors import InputError
+from tamis.base.fields import Bound, Count, Positive, Text, build, check
 from tamis.train.masked import LEAST
 from tamis.train.recipe import Optimiser, Run, check_patience, read_tables
 from tamis.train.recipe_model import check_sizes

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tamis.columns import Array
-from tamis.errors import InputError
+from tamis.base.arrays import Array
+from tamis.base.errors import InputError
 from tamis.train import losses
 from tamis.train.batch import RankingBatch, couples
 from tamis.train.recipe import Loss
@@ -34,8 +34,8 @@ def ranking_loss(margins: Tensor, batch: RankingBatch, loss: Loss) -> Tensor:
             return host.pin_memory().to(margins.device, non_blocking=True)
         return host.to(margins.device)
 
-    labels, ends, weights = there(batch.labels), there(batch.ends), there(batch.weights)
-    each = there(np.repeat(batch.weights, np.diff(batch.ends)))  # the weight of each input
+    labels, offsets, weights = there(batch.labels), there(batch.offsets), there(batch.weights)
+    each = there(np.repeat(batch.weights, np.diff(batch.offsets)))  # the weight of each input
     teacher = None if batch.teacher is None else there(batch.teacher)
     if batch.pairs is not None:
         margins = losses.list_scores(margins, there(batch.pairs), len(batch.labels))
@@ -49,22 +49,22 @@ def ranking_loss(margins: Tensor, batch: RankingBatch, loss: Loss) -> Tensor:
         return batch.portion.texts * losses.logit_mse_ce(margins, taught, labels, loss.alpha, each)
     if loss.name == "hinge":
         scores = torch.sigmoid(margins) if loss.probabilities else margins
-        better, worse = map(there, couples(batch.labels, batch.ends))
+        better, worse = map(there, couples(batch.labels, batch.offsets))
         if not len(better):  # queries of which only a teacher has said anything
             return 0.0 * margins.sum()
         found = losses.hinge(scores[better], scores[worse], loss.margin, each[better])
         return batch.portion.couples * found
     if loss.name == "softmax":
-        return batch.portion.answered * losses.softmax(margins, labels, ends, weights)
+        return batch.portion.answered * losses.softmax(margins, labels, offsets, weights)
     if loss.name == "listwise":
-        return batch.portion.answered * losses.listwise(margins, labels, ends, each)
+        return batch.portion.answered * losses.listwise(margins, labels, offsets, each)
     assert teacher is not None
     if loss.name == "margin_mse":
-        found = losses.margin_mse(margins, teacher, ends=ends, weights=weights)
+        found = losses.margin_mse(margins, teacher, offsets=offsets, weights=weights)
         learned = batch.portion.several * found
     else:
-        learned = losses.kl(margins, teacher, ends, loss.temperature, weights)
+        learned = losses.kl(margins, teacher, offsets, loss.temperature, weights)
     if not loss.labels:
         return learned
-    labelled = batch.portion.answered * losses.softmax(margins, labels, ends, weights)
+    labelled = batch.portion.answered * losses.softmax(margins, labels, offsets, weights)
     return learned + loss.labels * labelled

@@ -22,18 +22,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from tamis.errors import InputError
-from tamis.fields import (
-    BelowOne,
-    Count,
-    NotNegative,
-    Positive,
-    Share,
-    Text,
-    Whole,
-    build,
-    check,
-)
+from tamis.base.errors import InputError
+from tamis.base.fields import BelowOne, Count, NotNegative, Positive, Share, Text, Whole, build, check
 from tamis.text.topics import TopicField
 from tamis.train.bases import bundled, read_tables
 from tamis.train.recipe_model import Model, Narrow

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from tamis.errors import InputError
-from tamis.fields import Count, Text, Whole, check
+from tamis.base.errors import InputError
+from tamis.base.fields import Count, Text, Whole, check
 from tamis.models.config import MOST
 from tamis.models.templates import Form
 
@@ -16,7 +16,7 @@ def check_sizes(sizes: object) -> None:
 
     >>> check_sizes(Narrow(layers=4, hidden=384, heads=12, feed_forward=1 << 30))
     Traceback (most recent call last):
-    tamis.errors.InputError: feed_forward of [narrow] is 1,073,741,824: use at most 1,048,576
+    tamis.base.errors.InputError: feed_forward of [narrow] is 1,073,741,824: use at most 1,048,576
     """
     for name in ("layers", "hidden", "heads", "feed_forward"):
         value = getattr(sizes, name)

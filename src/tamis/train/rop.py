@@ -17,9 +17,9 @@ from itertools import islice
 
 import numpy as np
 
-from tamis.columns import Array
-from tamis.documents import Document
-from tamis.errors import InputError
+from tamis.base.arrays import Array
+from tamis.base.documents import Document
+from tamis.base.errors import InputError
 from tamis.models import templates
 from tamis.models.templates import Inputs, Special, Tokenised
 from tamis.models.tokenizer import Tokenizer
@@ -43,17 +43,17 @@ class Bags:
     vocabulary: Tokenised  # the words
     frequencies: Array  # int64[v]: how often each word occurs in the corpus
     tokens: int  # the corpus's words in all, their sum
-    ends: Array  # int64[d + 1]
+    offsets: Array  # int64[d + 1]
     words: Array  # int32
     counts: Array  # int32
 
     def __len__(self) -> int:
-        return len(self.ends) - 1
+        return len(self.offsets) - 1
 
     @property
     def fingerprint(self) -> str:
         """Changes with the texts."""
-        return digest(self.texts.ids, self.texts.ends, self.vocabulary.ids, self.words, self.counts)
+        return digest(self.texts.ids, self.texts.offsets, self.vocabulary.ids, self.words, self.counts)
 
 
 def read_bags(documents: Iterable[Document], tokenizer: Tokenizer, analyzer: Analyzer = WORDS) -> Bags:
@@ -80,7 +80,7 @@ def read_bags(documents: Iterable[Document], tokenizer: Tokenizer, analyzer: Ana
         vocabulary=tokenizer.encode(list(numbers)),
         frequencies=frequencies,
         tokens=int(frequencies.sum()),
-        ends=np.cumsum(sizes, dtype=np.int64),
+        offsets=np.cumsum(sizes, dtype=np.int64),
         words=all_words,
         counts=all_counts,
     )
@@ -107,7 +107,7 @@ def word_sets(
     >>> [words.tolist() for words in word_sets(bags, 0, np.random.default_rng(0), mu=1)]
     [[1], [0]]
     """
-    own = slice(int(bags.ends[document]), int(bags.ends[document + 1]))
+    own = slice(int(bags.offsets[document]), int(bags.offsets[document + 1]))
     words, tf = bags.words[own], bags.counts[own]
     size = int(np.clip(generator.poisson(mean_size), 1, len(words) - 1))
     length = int(tf.sum())
@@ -153,10 +153,10 @@ def rop_batch(
         problem = f"a batch of {size} where {len(documents)} documents have words that differ in likelihood"
         raise InputError(problem, remedy="pretrain on another corpus, or without ROP")
     texts, words = bags.texts.take(documents), bags.vocabulary.take(np.concatenate(sets))
-    ends = words.ends[np.cumsum([0, *map(len, sets)])]
+    offsets = words.offsets[np.cumsum([0, *map(len, sets)])]
     inputs = []
     for place in range(len(sets)):
-        query, text = words.ids[ends[place] : ends[place + 1]], texts.take([place // 2])
+        query, text = words.ids[offsets[place] : offsets[place + 1]], texts.take([place // 2])
         made, _ = templates.mono(query, text, special, total_limit=length, segment_types=segment_types)
         inputs.append(made)
     return Inputs.join(inputs)

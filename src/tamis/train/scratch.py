@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from tamis.columns import Array
-from tamis.errors import InputError
+from tamis.base.arrays import Array
+from tamis.base.errors import InputError
 from tamis.models.checkpoint import CONFIG, TOKENIZER, Checkpoint
 from tamis.models.config import parse_config, read_raw_config
 from tamis.models.names import Shape, shapes
@@ -40,7 +40,7 @@ def from_scratch(
 
     >>> from_scratch(getfixture("tmp_path"))
     Traceback (most recent call last):
-    tamis.errors.InputError: .../config.json: no such file: check the path
+    tamis.base.errors.InputError: .../config.json: no such file: check the path
     """
     folder = Path(folder)
     raw = read_raw_config(folder / CONFIG)

@@ -22,11 +22,11 @@ from typing import Any, overload
 import numpy as np
 import xxhash
 
-from tamis.columns import Array, Column, ColumnInfo, ColumnWriter, write_column
-from tamis.errors import CorruptError, InputError, TamisError
-from tamis.files import TEMPORARY, atomic_write, make_folder, storage_errors, sync_folder, unreadable
+from tamis.base.arrays import Array, ranges
+from tamis.base.errors import CorruptError, InputError, TamisError
 from tamis.models.templates import Tokenised
-from tamis.retrieve.postings import ranges
+from tamis.storage.columns import Column, ColumnInfo, ColumnWriter, write_column
+from tamis.storage.files import TEMPORARY, atomic_write, make_folder, storage_errors, sync_folder, unreadable
 
 FORMAT = 1
 _SLICE = 1 << 16  # texts written at a time
@@ -36,9 +36,9 @@ Texts = Iterable[tuple[Sequence[str], Tokenised]]  # ids and tokens, some texts 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The documents judged for each query: those of query q are `documents[ends[q] : ends[q + 1]]`."""
+    """The documents judged for each query: those of query q are `documents[offsets[q] : offsets[q + 1]]`."""
 
-    ends: Array  # int64[queries + 1]
+    offsets: Array  # int64[queries + 1]
     documents: Array  # int32[judgments]
     grades: Array  # int32[judgments]
 
@@ -47,7 +47,7 @@ class Judged:
 class Candidates:
     """The documents that a first stage found for each query, best first, with its scores."""
 
-    ends: Array  # int64[queries + 1]
+    offsets: Array  # int64[queries + 1]
     documents: Array  # int32[candidates]
     retrieval: Array  # float32[candidates]
 
@@ -111,8 +111,12 @@ class TrainingSet:
     report: Report = field(default_factory=Report)
 
     def __post_init__(self) -> None:
-        lists = [self.judged.ends] if self.candidates is None else [self.judged.ends, self.candidates.ends]
-        if any(len(ends) != len(self.queries) + 1 for ends in lists):
+        lists = (
+            [self.judged.offsets]
+            if self.candidates is None
+            else [self.judged.offsets, self.candidates.offsets]
+        )
+        if any(len(offsets) != len(self.queries) + 1 for offsets in lists):
             raise TamisError("judgments or candidates of other queries", remedy="give each query a list")
         taught = 0 if self.candidates is None else len(self.candidates.documents)
         if self.scores is not None and len(self.scores) != taught:
@@ -132,7 +136,7 @@ class TrainingSet:
         return self._judged(query, False)
 
     def _judged(self, query: int, relevant: bool) -> Array:
-        here = slice(int(self.judged.ends[query]), int(self.judged.ends[query + 1]))
+        here = slice(int(self.judged.offsets[query]), int(self.judged.offsets[query + 1]))
         chosen = (self.judged.grades[here] >= self.relevant) == relevant
         documents: Array = self.judged.documents[here][chosen].astype(np.int64)
         return documents
@@ -140,7 +144,7 @@ class TrainingSet:
     def all_positives(self) -> tuple[Array, Array]:
         """Every query with every document that is relevant to it, as two arrays of numbers."""
         relevant = np.flatnonzero(self.judged.grades >= self.relevant)
-        queries = np.searchsorted(self.judged.ends, relevant, side="right") - 1
+        queries = np.searchsorted(self.judged.offsets, relevant, side="right") - 1
         return queries.astype(np.int64), self.judged.documents[relevant].astype(np.int64)
 
     def candidates_of(self, query: int) -> Array:
@@ -163,7 +167,7 @@ class TrainingSet:
 
     def _listed(self, query: int) -> slice:
         assert self.candidates is not None
-        return slice(int(self.candidates.ends[query]), int(self.candidates.ends[query + 1]))
+        return slice(int(self.candidates.offsets[query]), int(self.candidates.offsets[query + 1]))
 
     @property
     def fingerprint(self) -> str:
@@ -176,7 +180,7 @@ class TrainingSet:
         for texts in (self.queries, self.documents):
             for start in range(0, len(texts), _SLICE):
                 part = _part(texts, start, start + _SLICE)
-                seen.update(np.ascontiguousarray(np.diff(part.ends), dtype="<i8").view(np.uint8).data)
+                seen.update(np.ascontiguousarray(np.diff(part.offsets), dtype="<i8").view(np.uint8).data)
                 seen.update(np.ascontiguousarray(part.ids, dtype="<i4").view(np.uint8).data)
         return str(seen.hexdigest())
 
@@ -254,20 +258,20 @@ def length_matched(data: TrainingSet, tokens: int) -> TrainingSet:
     if tokens < 1:
         raise InputError(f"cannot cut texts to {tokens} tokens", remedy="use 1 or more")
     old = data.documents
-    counts = np.minimum(np.diff(old.ends), tokens)
-    ends = ends_of(counts)
-    ids = np.empty(int(ends[-1]), np.int32)
+    counts = np.minimum(np.diff(old.offsets), tokens)
+    offsets = offsets_of(counts)
+    ids = np.empty(int(offsets[-1]), np.int32)
     for start in range(0, len(old), _SLICE):  # piece by piece: the whole may be larger than memory
         some = slice(start, start + _SLICE)
-        at = ranges(old.ends[:-1][some], counts[some])
-        ids[ends[start] : ends[start] + len(at)] = old.ids[at]
-    return replace(data, documents=Tokenised(ids, ends, old.lengths))
+        at = ranges(old.offsets[:-1][some], counts[some])
+        ids[offsets[start] : offsets[start] + len(at)] = old.ids[at]
+    return replace(data, documents=Tokenised(ids, offsets, old.lengths))
 
 
-def ends_of(counts: Array) -> Array:
+def offsets_of(counts: Array) -> Array:
     """Where lists of these lengths end when they lie end to end.
 
-    >>> ends_of(np.array([2, 0, 3])).tolist()
+    >>> offsets_of(np.array([2, 0, 3])).tolist()
     [0, 2, 2, 5]
     """
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
@@ -306,12 +310,12 @@ def write(path: str | Path, documents: Texts, rest: Callable[[], TrainingSet]) -
 def _lists(data: TrainingSet) -> dict[str, tuple[Array, str]]:
     """All but the texts, with the types in which they are written."""
     lists = {
-        "judged.ends": (data.judged.ends, "<i8"),
+        "judged.ends": (data.judged.offsets, "<i8"),
         "judged.documents": (data.judged.documents, "<i4"),
         "judged.grades": (data.judged.grades, "<i4"),
     }
     if data.candidates is not None:
-        lists["candidates.ends"] = (data.candidates.ends, "<i8")
+        lists["candidates.ends"] = (data.candidates.offsets, "<i8")
         lists["candidates.documents"] = (data.candidates.documents, "<i4")
         lists["candidates.retrieval"] = (data.candidates.retrieval, "<f4")
     if data.scores is not None:
@@ -328,11 +332,11 @@ def _write_texts(folder: Path, name: str, texts: Texts) -> dict[str, ColumnInfo]
         for part in ("ends", "name_ends"):
             writers[part].append(np.zeros(1, np.int64))
         for ids, tokens in texts:
-            encoded = [identity.encode("utf-8", "surrogatepass") for identity in ids]
+            encoded = [doc_id.encode("utf-8", "surrogatepass") for doc_id in ids]
             sizes = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
             writers["name_ends"].append(writers["names"].count + np.cumsum(sizes))
             writers["names"].append(b"".join(encoded))
-            writers["ends"].append(writers["ids"].count + tokens.ends[1:])
+            writers["ends"].append(writers["ids"].count + tokens.offsets[1:])
             writers["ids"].append(tokens.ids)
             writers["lengths"].append(tokens.lengths)
         return {f"{name}.{part}": writer.close() for part, writer in writers.items()}
@@ -348,8 +352,10 @@ def _slices(texts: Tokenised, ids: Sequence[str]) -> Iterator[tuple[Sequence[str
 
 
 def _part(texts: Tokenised, start: int, stop: int) -> Tokenised:
-    ends = texts.ends[start : stop + 1]
-    return Tokenised(texts.ids[int(ends[0]) : int(ends[-1])], ends - ends[0], texts.lengths[start:stop])
+    offsets = texts.offsets[start : stop + 1]
+    return Tokenised(
+        texts.ids[int(offsets[0]) : int(offsets[-1])], offsets - offsets[0], texts.lengths[start:stop]
+    )
 
 
 def _write_description(folder: Path, data: TrainingSet, columns: dict[str, ColumnInfo]) -> None:
@@ -389,11 +395,11 @@ def _corrupt(problem: str) -> CorruptError:
 class _Strings(Sequence[str]):
     """Strings that lie end to end, read when they are asked for."""
 
-    def __init__(self, text: Array, ends: Array) -> None:
-        self._text, self._ends = text, ends
+    def __init__(self, text: Array, offsets: Array) -> None:
+        self._text, self._offsets = text, offsets
 
     def __len__(self) -> int:
-        return len(self._ends) - 1
+        return len(self._offsets) - 1
 
     @overload
     def __getitem__(self, place: int) -> str: ...
@@ -403,5 +409,5 @@ class _Strings(Sequence[str]):
         if isinstance(place, slice):
             return [self[number] for number in range(*place.indices(len(self)))]
         number = range(len(self))[place]
-        start, stop = int(self._ends[number]), int(self._ends[number + 1])
+        start, stop = int(self._offsets[number]), int(self._offsets[number + 1])
         return self._text[start:stop].tobytes().decode("utf-8", "surrogatepass")

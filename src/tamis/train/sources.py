@@ -8,12 +8,12 @@ from pathlib import Path
 
 import xxhash
 
-from tamis.documents import Document
-from tamis.errors import InputError
+from tamis.base.documents import Document
+from tamis.base.errors import InputError
+from tamis.core.ranking import Run
 from tamis.formats import read_corpus, read_qrels, read_queries
+from tamis.index.index import Index
 from tamis.models.tokenizer import Tokenizer
-from tamis.ranking import Run
-from tamis.retrieve.index import Index
 from tamis.train import examples
 from tamis.train.dev import chosen, shortfalls
 from tamis.train.examples import Negatives, Stream
@@ -21,13 +21,7 @@ from tamis.train.fixed import fixed, sample
 from tamis.train.recipe import Data, Recipe
 from tamis.train.recipe import Examples as Drawn
 from tamis.train.sets import Report, TrainingSet
-from tamis.train.triples import (
-    IdTriples,
-    TextTriples,
-    file_fingerprint,
-    require_texts,
-    stream_triples,
-)
+from tamis.train.triples import IdTriples, TextTriples, file_fingerprint, require_texts, stream_triples
 from tamis.train.watch import Watch
 
 

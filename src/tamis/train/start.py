@@ -8,8 +8,8 @@ from functools import partial
 
 import xxhash
 
-from tamis.errors import InputError
-from tamis.infer.cross_encoder import bundled_folder, load_bundled
+from tamis.base.errors import InputError
+from tamis.infer.scorer import bundled_folder, load_bundled
 from tamis.models.checkpoint import Checkpoint, load_checkpoint, with_third_segment
 from tamis.models.names import shapes
 from tamis.models.templates import ABLATED, Form, ablated
@@ -27,7 +27,7 @@ def load_start(model: Model, seed: int, *, forms: bool = False) -> Checkpoint:
 
     >>> load_start(Model(str(getfixture("tmp_path"))), seed=0)
     Traceback (most recent call last):
-    tamis.errors.InputError: .../config.json: no such file: check the path
+    tamis.base.errors.InputError: .../config.json: no such file: check the path
     """
     bundled = bundled_folder(model.start)
     if bundled is not None:

@@ -18,10 +18,10 @@ from typing import IO, Any, cast
 import torch
 from torch import Tensor
 
-from tamis.errors import CorruptError, InputError
-from tamis.files import TEMPORARY, atomic_write, is_temporary, make_folder, storage_errors, unreadable
-from tamis.markers import unmark
+from tamis.base.errors import CorruptError, InputError
 from tamis.models.long_checkpoint import put_back, remove_old
+from tamis.storage.files import TEMPORARY, atomic_write, is_temporary, make_folder, storage_errors, unreadable
+from tamis.storage.markers import unmark
 
 STATE = Path("state", "state.pt")
 LAST, BEST = "last", "best"  # models

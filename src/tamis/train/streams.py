@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from tamis.columns import Array
-from tamis.errors import InputError
+from tamis.base.arrays import Array
+from tamis.base.errors import InputError
 from tamis.train.sets import Group, TrainingSet
 
 Heuristic = Literal["rank", "score"]

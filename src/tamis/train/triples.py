@@ -17,15 +17,15 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import xxhash
 
-from tamis.columns import Array
-from tamis.documents import Document, Query
-from tamis.errors import InputError
-from tamis.files import PathLike, not_utf8, open_bytes, unreadable
+from tamis.base.arrays import Array
+from tamis.base.documents import Document, Query
+from tamis.base.errors import InputError
 from tamis.formats.lines import located, numbered_lines, split_columns
+from tamis.index.index import Index
 from tamis.infer.tokens import KEPT, TokenStore
 from tamis.models.templates import Tokenised
 from tamis.models.tokenizer import Tokenizer
-from tamis.retrieve.index import Index
+from tamis.storage.files import PathLike, not_utf8, open_bytes, unreadable
 from tamis.train.sets import Group, Judged, TrainingSet
 from tamis.train.streams import Batch, Stream
 
@@ -294,5 +294,5 @@ def _set(
 
 def _add(seen: xxhash.xxh3_128, ids: Sequence[str], tokens: Tokenised) -> None:
     seen.update("\n".join(ids).encode("utf-8", "surrogatepass"))
-    for values in (tokens.ids, tokens.ends):
+    for values in (tokens.ids, tokens.offsets):
         seen.update(np.ascontiguousarray(values).view(np.uint8).data)

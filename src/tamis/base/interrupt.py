@@ -1,0 +1,62 @@
+"""Giving up a search that nobody waits for any more.
+
+Code that may run for long calls `check` between its parts, each of which is short. Whoever runs it in its
+thread says what that does; by default nothing. Compiled code, which cannot call back, looks at `waiting`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from tamis.base.arrays import Array
+
+
+def _go_on() -> None:
+    """What `check` does where nobody has said otherwise."""
+
+
+class _Current(threading.local):
+    """The thread's `check` and `waiting`."""
+
+    def __init__(self) -> None:
+        self.check: Callable[[], None] = _go_on
+        self.waiting: Array = np.ones(1, dtype=bool)
+
+
+_current = _Current()
+
+
+def check() -> None:
+    """Raise what `interruptible` was given to raise, if the work is to be given up."""
+    _current.check()
+
+
+def waiting() -> Array:
+    """For compiled code: one flag for each client that waits for the result. Once all are false it may return
+    anything at all, because the `check` that must follow raises."""
+    return _current.waiting
+
+
+@contextmanager
+def interruptible(check: Callable[[], None], waiting: Array) -> Iterator[None]:
+    """Within the block, in this thread, `check` is called between the parts of a long search. It must raise
+    once `waiting` has no true flag left.
+
+    >>> def stop() -> None:
+    ...     raise TimeoutError
+    >>> with interruptible(stop, np.zeros(1, dtype=bool)):
+    ...     check()
+    Traceback (most recent call last):
+    TimeoutError
+    >>> check()
+    """
+    before = _current.check, _current.waiting
+    _current.check, _current.waiting = check, waiting
+    try:
+        yield
+    finally:
+        _current.check, _current.waiting = before

@@ -1,0 +1,69 @@
+"""Candidates from an index or from a run: what `tune` and `tradeoff` have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import get_args
+
+from tamis.base.documents import Query
+from tamis.base.errors import InputError
+from tamis.cli.arguments import ArgumentParser, check_standard_input
+from tamis.cli.console import counted, warn
+from tamis.cli.rerank import texts_of_run
+from tamis.core.ranking import Ranking, Run, ScoreKind
+from tamis.formats import CorpusFormat
+from tamis.rank.given_run import GivenRun
+
+
+def index_argument(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "index", metavar="IDX", nargs="?", help="an index, made by `tamis index`; or use --run and --corpus"
+    )
+
+
+def given_arguments(parser: ArgumentParser) -> None:
+    group = parser.add_argument_group("candidates from a run")
+    group.add_argument("--run", metavar="RUN", help="a run: TREC's six columns, or MS MARCO's three")
+    group.add_argument(
+        "--corpus",
+        metavar="C",
+        nargs="+",
+        help="where its texts are: an index, or files and folders as `tamis index` takes them",
+    )
+    group.add_argument(
+        "--format", choices=get_args(CorpusFormat), help="of the corpus, where its suffix does not say"
+    )
+
+
+def check_given(
+    index: str | None,
+    run: str | None,
+    corpus: Sequence[str] | None,
+    inputs: Sequence[str],
+) -> None:
+    """Refuse what are not one kind of candidates."""
+    if (index is None) == (run is None):
+        raise InputError(
+            "no candidates" if index is None else "an index and a run",
+            remedy="give either an index or a run with its corpus: IDX, or --run RUN --corpus C",
+        )
+    if (run is None) != (corpus is None):
+        raise InputError("a run without its corpus" if run else "a corpus without a run", remedy="give both")
+    check_standard_input(*inputs, run, *(corpus or []))
+
+
+def given_run(
+    path: str, corpus: Sequence[str], format: CorpusFormat | None, queries: Sequence[Query]
+) -> GivenRun:
+    """The stage that looks candidates up in a run."""
+    given = Run.read(path, queries=queries)
+    if not given:
+        raise InputError("no result in it", remedy="check the file and its format", path=path)
+    # a query without candidates is answered with nothing, which counts zero as it does in `tamis eval`
+    empty = [Ranking(query, kind=ScoreKind.RETRIEVAL) for query in queries if query.id not in given]
+    if queries and len(empty) == len(queries):
+        raise InputError("no query of it is asked", remedy="check that their query ids are alike", path=path)
+    texts = texts_of_run(given, corpus, format)
+    if empty:
+        warn(f"the run has no candidates for {counted(len(empty), 'query', 'queries')}: zero there")
+    return GivenRun(Run([*given.values(), *empty]), texts)

@@ -1,0 +1,28 @@
+"""Pipelines that begin with a run's candidates in place of a search, which they call `given`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tamis.base.errors import ExpressionError
+from tamis.core.language import Call, Keep, Node, calls
+from tamis.core.stage import Stage
+
+GIVEN = "given"
+
+
+def begun_with(first: Stage | None, nodes: Sequence[Node]) -> tuple[Stage | None, Sequence[Node]]:
+    """The stage that `given` stands for at the beginning of a pipeline, and the rest of the pipeline. It
+    comes first where it is not named, too; without a run there is none."""
+    start, rest = first, nodes
+    head = nodes[0]
+    if first is not None and head == Call(GIVEN):
+        rest = nodes[1:]
+    elif first is not None and isinstance(head, Keep) and head.stage == Call(GIVEN):
+        start, rest = first % head.k, nodes[1:]
+    if any(call.name == GIVEN for node in rest for call in calls(node)):
+        problem = "given stands for the candidates of a run"
+        if first is None:
+            raise ExpressionError(f"{problem}, and there is none", remedy="give one and its corpus")
+        raise ExpressionError(problem, remedy="begin with it, as in given % 100")
+    return start, rest

@@ -1,0 +1,260 @@
+"""The sequential dependence model (Metzler & Croft 2005): terms, ordered bigrams, and bigrams in a window,
+each a Dirichlet-smoothed log-probability f. Needs an index with positions.
+
+    score = terms * sum of f(term) + ordered * sum of f(bigram) + unordered * sum of f(bigram in the window)
+
+The sums are not divided by how many terms and bigrams there are: so it is in the paper and in Anserini, while
+Indri's #combine takes means. Every two adjacent tokens of the query are a bigram, equal ones too, as in both;
+in a document it takes two places, where theirs let one place stand for both in a window. A term or bigram
+that is nowhere in the collection counts for nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from tamis.base.arrays import Array
+from tamis.base.errors import InputError, TamisError
+from tamis.base.interrupt import check
+from tamis.core.language import Call
+from tamis.core.ranking import Ranking, ScoreKind
+from tamis.core.stage import Stage
+from tamis.index.retriever import DEPTH, listed, options_of
+from tamis.index.score import LARGEST_MU, LARGEST_WEIGHT, LEAST_SMOOTHING
+from tamis.index.search import Found, best_of, ids_of, merged
+from tamis.index.segment import Segment, Term
+
+if TYPE_CHECKING:
+    from tamis.index.index import Index
+
+
+_AT_ONCE = 1 << 15  # documents whose places are held at once
+_KEPT = 1 << 24  # counts that are kept for when a feature comes again: four bytes each
+
+
+@dataclass(frozen=True, slots=True)
+class Dependence:
+    """The model's parameters: `window` is the unordered bigram's, in tokens."""
+
+    terms: float = 0.85
+    ordered: float = 0.10
+    unordered: float = 0.05
+    window: int = 8
+    mu: float = 1000.0
+
+    def __post_init__(self) -> None:
+        weights = (self.terms, self.ordered, self.unordered)
+        possible = all(0 <= weight <= LARGEST_WEIGHT for weight in weights)
+        if self.window < 2 or not LEAST_SMOOTHING <= self.mu <= LARGEST_MU or not possible:
+            raise InputError(
+                f"sdm with window={self.window}, mu={self.mu} and the weights {', '.join(map(str, weights))}",
+                remedy=f"use a window of at least 2, {LEAST_SMOOTHING:g} <= mu <= {LARGEST_MU:,} and weights "
+                f"between 0 and {LARGEST_WEIGHT:g}",
+            )
+
+
+def count_ordered(left: Array, right: Array) -> Array:
+    """The places (document << 32 | position) of `left` directly followed by `right`.
+
+    >>> count_ordered(np.array([3, 9]), np.array([4, 8])).tolist()
+    [3]
+    """
+    if not len(right):
+        return left[:0]
+    at = np.minimum(np.searchsorted(right, left + 1), len(right) - 1)
+    followed: Array = right[at] == left + 1
+    return left[followed]
+
+
+def count_unordered(left: Array, right: Array, window: int) -> Array:
+    """The places of `left` with a `right` on either side so near that both fit into the window. Where both
+    are one term, a place needs another.
+
+    >>> count_unordered(np.array([3, 90]), np.array([1, 4, 60]), 8).tolist()
+    [3]
+    """
+    after = np.searchsorted(right, left, side="right")
+    before = np.searchsorted(right, left, side="left") - 1
+    near_after = (after < len(right)) & (right[np.minimum(after, len(right) - 1)] - left < window)
+    near_before = (before >= 0) & (left - right[np.maximum(before, 0)] < window)
+    return left[near_after | near_before]
+
+
+class SDM(Stage):
+    """Scores every document that holds a query term; `only` restricts the search to some ids."""
+
+    def __init__(
+        self, index: Index, parameters: Dependence | None = None, *, only: Iterable[str] | None = None
+    ) -> None:
+        if not index.manifest.positions:
+            raise TamisError("sdm needs positions", remedy="build the index with positions (--positions)")
+        self.index, self.parameters = index, parameters or Dependence()
+        self.only = None if only is None else tuple(listed(only))
+
+    @property
+    def expression(self) -> Call:
+        return Call("sdm", (), options_of(self.parameters))
+
+    @property
+    def resources(self) -> str:
+        return f"{self.index.fingerprint} only={self.only}"
+
+    def attach(self, ranking: Ranking) -> Ranking:
+        return replace(ranking, texts=self.index, origin=self)
+
+    def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
+        return [self._search(ranking, DEPTH if depth is None else depth) for ranking in rankings]
+
+    def _search(self, ranking: Ranking, k: int) -> Ranking:
+        segments = self.index.segments
+        scores, matched = self._scored(segments, self.index.analyzer.tokens(ranking.query.text))
+        parts = []
+        for number, segment in enumerate(segments):
+            if self.only is not None:
+                numbers = segment.store.numbers(self.only)
+                allowed = np.zeros(len(segment), dtype=bool)
+                allowed[numbers[numbers >= 0]] = True
+                matched[number] &= allowed
+            check()
+            hits = np.flatnonzero(matched[number])
+            documents, best = best_of(segment, hits, scores[number][hits], None, k)
+            parts.append(Found(np.full(len(documents), number), documents, best))
+        found = merged(segments, parts, k)
+        return replace(
+            ranking,
+            ids=tuple(ids_of(segments, found)),
+            scores=found.scores,
+            kind=ScoreKind.RETRIEVAL,
+            texts=self.index,
+            origin=self,
+            evidence={},
+        )
+
+    def _scored(self, segments: Sequence[Segment], tokens: Sequence[str]) -> tuple[list[Array], list[Array]]:
+        """For each segment the sum of weight * log((tf + mu P) / (length + mu)) over the features, and which
+        documents match one. Feature after feature, so that memory does not grow with the query."""
+        mu = self.parameters.mu
+        scores = [np.zeros(len(segment)) for segment in segments]
+        matched = [np.zeros(len(segment), dtype=bool) for segment in segments]
+        counts = _Counts(segments)
+        for weight, feature in self._features(tokens):
+            tfs = counts.of(feature)
+            occurrences = sum(int(tf.sum(dtype=np.int64)) for tf in tfs)
+            if not occurrences:
+                continue
+            background = occurrences / self.index.collection.tokens
+            for segment, tf, own, hits in zip(segments, tfs, scores, matched, strict=True):
+                check()
+                own += weight * np.log((tf + mu * background) / (segment.lengths + mu))
+                hits |= tf > 0
+        return scores, matched
+
+    def _features(self, tokens: Sequence[str]) -> Iterator[tuple[float, _Feature]]:
+        """The features of a query that count, and their weights."""
+        p = self.parameters
+        if p.terms:
+            yield from ((p.terms, _Feature(token)) for token in tokens)
+        for a, b in itertools.pairwise(tokens):
+            if p.ordered:
+                yield p.ordered, _Feature(a, b)
+            if p.unordered:
+                yield p.unordered, _Feature(a, b, p.window)
+
+
+class _Feature(NamedTuple):
+    """A term; or two, the second directly after the first, or near it where there is a window."""
+
+    first: str
+    second: str | None = None
+    window: int | None = None
+
+
+class _Counts:
+    """How often documents have features. A word may stand in a query many times, so what was counted last is
+    kept, as far as memory allows."""
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self._segments = segments
+        self._tfs = _Recent[_Feature, list[Array]](max(_KEPT // (sum(map(len, segments)) or 1), 1))
+        self._places = _Recent[tuple[int, str], _Places](2 * len(segments))  # of the terms of a pair
+
+    def of(self, feature: _Feature) -> list[Array]:
+        """For each segment how often each document has it; 0 for deleted ones."""
+        return self._tfs.get(feature, partial(self._count, feature))
+
+    def _count(self, feature: _Feature) -> list[Array]:
+        return [self._in_segment(number, feature) for number in range(len(self._segments))]
+
+    def _in_segment(self, number: int, feature: _Feature) -> Array:
+        check()
+        segment = self._segments[number]
+        segment.check_sizes()
+        tf = np.zeros(len(segment), np.uint32)
+        first = segment.term(feature.first)
+        second = first if feature.second is None else segment.term(feature.second)
+        if first is None or second is None:
+            return tf
+        if feature.second is None:
+            documents, tfs = segment.decode(first)
+            tf[documents] = tfs
+        else:
+            left = self._places.get((number, feature.first), partial(_Places.of, segment, first))
+            right = self._places.get((number, feature.second), partial(_Places.of, segment, second))
+            for start in range(0, len(segment), _AT_ONCE):
+                check()
+                stop = min(start + _AT_ONCE, len(segment))
+                a, b = left.between(start, stop), right.between(start, stop)
+                if len(a) and len(b):
+                    found = count_unordered(a, b, feature.window) if feature.window else count_ordered(a, b)
+                    tf[start:stop] = np.bincount((found >> 32) - start, minlength=stop - start)
+        if segment.deleted is not None:
+            tf[segment.deleted] = 0
+        return tf
+
+
+class _Places(NamedTuple):
+    """Where a term stands in a segment: its documents, where the positions of each begin, and these."""
+
+    documents: Array
+    starts: Array
+    positions: Array
+
+    @classmethod
+    def of(cls, segment: Segment, term: Term) -> _Places:
+        documents, tfs = segment.decode(term)
+        starts = np.concatenate([[0], np.cumsum(tfs)])
+        return cls(documents, starts, segment.positions(term).astype(np.uint32))
+
+    def between(self, first: int, last: int) -> Array:
+        """The places in some documents: document << 32 | position, ascending."""
+        low, high = np.searchsorted(self.documents, [first, last])
+        starts = self.starts[low : high + 1]
+        documents = np.repeat(self.documents[low:high], np.diff(starts))
+        return documents << 32 | self.positions[starts[0] : starts[-1]]
+
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+class _Recent(Generic[_K, _V]):
+    """The values that were used last."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._values: OrderedDict[_K, _V] = OrderedDict()
+
+    def get(self, key: _K, make: Callable[[], _V]) -> _V:
+        if key not in self._values:
+            while len(self._values) >= self._most:
+                self._values.popitem(last=False)
+            self._values[key] = make()
+        self._values.move_to_end(key)
+        return self._values[key]

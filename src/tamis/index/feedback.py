@@ -1,0 +1,140 @@
+"""RM3: expand the query from the documents ranked first, and search again (Abdul-Jaleel et al. 2004, as
+Anserini computes it)."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tamis.base.errors import InputError, TamisError
+from tamis.base.interrupt import check
+from tamis.core.language import Call
+from tamis.core.ranking import Ranking
+from tamis.core.stage import Stage
+from tamis.index.retriever import Retriever
+
+if TYPE_CHECKING:
+    from tamis.index.index import Index
+
+_GOOD = re.compile(r"[a-z0-9]{2,20}")
+_COMMON = np.float32(0.1)  # a term in more than a tenth of the documents tells nothing of these
+f32 = np.float32
+
+
+def strongest(
+    vector: Mapping[str, float], n: int, wanted: Callable[[str], bool] = lambda term: True
+) -> dict[str, float]:
+    """The n largest entries of wanted terms, equal ones in the order of their terms.
+
+    >>> strongest({"b": 1, "a": 1, "c": 2}, 2)
+    {'c': 2, 'a': 1}
+    """
+    descending = sorted(vector.items(), key=lambda item: (-item[1], item[0]))
+    return dict(islice((item for item in descending if wanted(item[0])), n))
+
+
+def unit(vector: Mapping[str, float]) -> dict[str, float]:
+    """The vector with its entries summing to one."""
+    total = sum(map(float, vector.values()))
+    return {term: float(f32(weight / total)) for term, weight in vector.items()} if total else dict(vector)
+
+
+def document_weights(scores: Sequence[float]) -> list[float]:
+    """How much each document counts: its score, as in Anserini; where these are log-likelihoods, hence below
+    zero, the likelihoods, the best being one.
+
+    >>> document_weights([3.0, 1.0]), document_weights([-2.0, -2.0])
+    ([3.0, 1.0], [1.0, 1.0])
+    """
+    if min(scores, default=0.0) >= 0:
+        return list(scores)
+    best = max(scores)
+    return [math.exp(score - best) for score in scores]
+
+
+def relevance_model(
+    vectors: Sequence[Mapping[str, float]], scores: Sequence[float], terms: int
+) -> dict[str, float]:
+    """P(t|R): each document's term distribution, weighted by `scores`; the `terms` strongest, summing to one.
+
+    >>> relevance_model([{"a": 3, "b": 1}, {"b": 1}], [2.0, 1.0], 10)
+    {'a': 0.5, 'b': 0.5}
+    """
+    model: dict[str, np.float32] = {}
+    for vector, score in zip(vectors, scores, strict=True):
+        norm = f32(sum(vector.values()))
+        for term, tf in vector.items():
+            model[term] = model.get(term, f32(0)) + f32(tf) / norm * f32(score)
+    return unit(strongest({term: float(weight) for term, weight in model.items()}, terms))
+
+
+def interpolate(query: Mapping[str, float], model: Mapping[str, float], weight: float) -> dict[str, float]:
+    """weight * P(t|q) + (1 - weight) * P(t|R).
+
+    >>> interpolate({"a": 1.0}, {"a": 0.5, "b": 0.5}, 0.5)
+    {'a': 0.75, 'b': 0.25}
+    """
+    terms = [*query, *(term for term in model if term not in query)]
+    own = float(f32(weight))
+    return {
+        term: float(f32(float(f32(own * query.get(term, 0.0))) + (1 - own) * model.get(term, 0.0)))
+        for term in terms
+    }
+
+
+class RM3(Stage):
+    """Expands from the ranking it receives and searches again with the retriever that found it: `bm25 >> rm3
+    % 1000`."""
+
+    def __init__(self, terms: int = 10, docs: int = 10, weight: float = 0.5) -> None:
+        if terms < 1 or docs < 1 or not 0 <= weight <= 1:
+            raise InputError(
+                f"rm3 with terms={terms}, docs={docs}, weight={weight}",
+                remedy="use terms and docs of at least 1 and a weight between 0 and 1",
+            )
+        self.terms, self.docs, self.weight = terms, docs, weight
+
+    @property
+    def expression(self) -> Call:
+        given = {
+            "terms": (int(self.terms), 10),
+            "docs": (int(self.docs), 10),
+            "weight": (float(self.weight), 0.5),
+        }
+        return Call(
+            "rm3", (), tuple((name, value) for name, (value, default) in given.items() if value != default)
+        )
+
+    def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
+        return [self._again(ranking, depth) for ranking in rankings]
+
+    def _again(self, ranking: Ranking, depth: int | None) -> Ranking:
+        retriever = ranking.origin
+        if not isinstance(retriever, Retriever):
+            raise TamisError(
+                "rm3 has no retriever to search again", remedy="put one before it, as in `bm25 >> rm3`"
+            )
+        return retriever.search(ranking, self.expand(retriever.index, ranking), depth)
+
+    def expand(self, index: Index, ranking: Ranking) -> dict[str, float]:
+        """The expanded query: terms and their weights."""
+        first = ranking.head(self.docs)
+        vectors, scores = [], []
+        for doc_id, score in zip(first.ids, first.scores.tolist(), strict=True):
+            check()
+            vector = strongest(index.document_terms(doc_id), self.terms, lambda term: _useful(index, term))
+            if vector:
+                vectors.append(vector)
+                scores.append(score)
+        query = unit(index.weights(ranking.query.text))
+        model = relevance_model(vectors, document_weights(scores), self.terms)
+        return interpolate(query, model, self.weight)
+
+
+def _useful(index: Index, term: str) -> bool:
+    return bool(_GOOD.fullmatch(term) and f32(index.df(term) / index.collection.documents) <= _COMMON)

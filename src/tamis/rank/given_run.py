@@ -1,0 +1,141 @@
+"""H0 from elsewhere: candidates that another system has found, as the first stage of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import xxhash
+
+from tamis.base.documents import Document, Query
+from tamis.base.errors import InputError, UnknownDocumentError, quoted
+from tamis.core.language import Call
+from tamis.core.ranking import Ranking, Run, Texts
+from tamis.core.stage import Stage
+
+
+class Corpus(Texts, Protocol):
+    """Texts that know when they have changed: an index, or documents in memory."""
+
+    @property
+    def fingerprint(self) -> str: ...
+
+
+class Documents:
+    """Those documents of a corpus that are wanted, in memory.
+
+    >>> documents = Documents([Document("d1", "a sieve"), Document("d2", "soup")], only={"d1"})
+    >>> documents.document("d1").text, "d2" in documents
+    ('a sieve', False)
+    """
+
+    def __init__(self, documents: Iterable[Document], *, only: Iterable[str]) -> None:
+        wanted = frozenset(only)
+        self._documents: dict[str, Document] = {}
+        for document in documents:
+            if document.id in wanted and self._documents.setdefault(document.id, document) is not document:
+                raise InputError(
+                    f"the document id {quoted(document.id)} occurs twice",
+                    remedy="give every document its own",
+                )
+
+    def __contains__(self, doc_id: str) -> bool:
+        return doc_id in self._documents
+
+    def __len__(self) -> int:
+        return len(self._documents)
+
+    def document(self, doc_id: str) -> Document:
+        """The document with this id."""
+        try:
+            return self._documents[doc_id]
+        except KeyError:
+            raise UnknownDocumentError(
+                f"the corpus holds no document {quoted(doc_id)}",
+                remedy="check the id, or give the whole corpus",
+            ) from None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Changes with any text."""
+        seen = xxhash.xxh3_128()
+        for doc_id, document in sorted(self._documents.items()):
+            _add(seen, doc_id)
+            _add(seen, document.contents)
+        return str(seen.hexdigest())
+
+
+class GivenRun(Stage):
+    """Looks up each query's candidates in a run; `texts` is where their texts come from.
+
+    >>> import numpy as np
+    >>> from tamis import Query
+    >>> run = Run([Ranking(Query("q1", "sieve"), ("d7", "d3"), np.array([2.0, 1.0]))])
+    >>> GivenRun(run, Documents([], only=[])).apply([Ranking(Query("q1", "sieve"))])[0].ids
+    ('d7', 'd3')
+    """
+
+    def __init__(self, run: Run, texts: Corpus) -> None:
+        self.given, self.texts = run, texts
+
+    @property
+    def expression(self) -> Call:
+        return Call("given")
+
+    @cached_property
+    def resources(self) -> str:
+        seen = xxhash.xxh3_128()
+        for qid, ranking in self.given.items():
+            for doc_id in (qid, *ranking.ids):
+                _add(seen, doc_id)
+            seen.update(ranking.scores.tobytes())
+        return f"{seen.hexdigest()} {self.texts.fingerprint}"
+
+    def attach(self, ranking: Ranking) -> Ranking:
+        return replace(ranking, texts=self.texts)
+
+    def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
+        return [self._candidates(ranking) for ranking in rankings]
+
+    def _candidates(self, ranking: Ranking) -> Ranking:
+        found = self.given.get(ranking.query.id)
+        if found is None:
+            raise InputError(
+                f"the run has no candidates for query {quoted(ranking.query.id)}",
+                remedy="rank its own queries",
+            )
+        return replace(
+            ranking, ids=found.ids, scores=found.scores, kind=found.kind, texts=self.texts, evidence={}
+        )
+
+
+class Placed:
+    """Documents by their places in a list: their own ids may occur twice."""
+
+    def __init__(self, documents: Sequence[Document]) -> None:
+        self._documents = documents
+
+    def document(self, doc_id: str) -> Document:
+        return self._documents[int(doc_id)]
+
+
+def placed(query: Query, documents: Sequence[Document]) -> Ranking:
+    """A caller's documents as a ranking in their order, with their places as ids. Places of one length sort
+    as numbers do, so documents that tie keep their order.
+
+    >>> placed(Query("0", "sieve"), [Document("x", "a"), Document("x", "b")]).ids
+    ('0000', '0001')
+    """
+    width = max(4, len(str(len(documents))))
+    ids = tuple(f"{place:0{width}d}" for place in range(len(documents)))
+    return Ranking(query, ids, -np.arange(len(ids), dtype=np.float64), texts=Placed(documents))
+
+
+def _add(seen: xxhash.xxh3_128, text: str) -> None:
+    """With its length, so that "ab", "c" and "a", "bc" differ."""
+    data = text.encode("utf-8", "surrogatepass")
+    seen.update(len(data).to_bytes(8, "little"))
+    seen.update(data)

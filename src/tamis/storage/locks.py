@@ -1,0 +1,137 @@
+"""One writer at a time: locks that the operating system lets go of when a process ends, however it ends.
+
+On POSIX they are `flock`'s: of an open file, not of a process, and so a child that is forked would hold them
+too, even after its parent has ended. So a child closes the locked files that it inherits, when Python forks
+it; closing them there does not unlock them here. A program that is started with `exec` inherits none. (What
+forks in C code without Python's knowledge is not covered.)
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from tamis.base.errors import LockedError, StorageError
+from tamis.storage.files import PathLike, make_folder, storage_errors
+
+_OURS: weakref.WeakSet[IO[Any]] = weakref.WeakSet()
+
+
+def not_inherited(file: IO[Any]) -> None:
+    """Have a child that this process forks close a file, without writing what is buffered: parent and child
+    share one place in the file, and the bytes would come twice."""
+    _OURS.add(file)
+
+
+def lock(file: IO[Any], path: PathLike) -> None:
+    """Keep an open file for ourselves until it is closed; `path` is what the user knows it by.
+
+    >>> path = getfixture("tmp_path") / "a.journal"
+    >>> with path.open("ab") as first, path.open("ab") as second:
+    ...     lock(first, "a.journal")
+    ...     lock(second, "a.journal")
+    Traceback (most recent call last):
+    tamis.base.errors.LockedError: another process is writing to a.journal: wait until it has finished
+    """
+    try:
+        _lock(file)
+    except (BlockingIOError, PermissionError):  # the latter on Windows
+        problem = f"another process is writing to {os.fspath(path)}"
+        raise LockedError(problem, remedy="wait until it has finished") from None
+    except OSError as error:
+        problem = f"{os.fspath(path)} cannot be locked ({error.strerror})"
+        raise StorageError(problem, remedy="choose a file system that has locks") from error
+    not_inherited(file)
+
+
+def is_there(file: IO[Any], path: PathLike) -> bool:
+    """Whether an open file is still the one at `path`: a lock on one that was removed keeps nobody out.
+
+    >>> path = getfixture("tmp_path") / "lock"
+    >>> with path.open("w") as file:
+    ...     before = is_there(file, path)
+    ...     path.unlink()
+    ...     before, is_there(file, path)
+    (True, False)
+    """
+    if file.closed:
+        return False
+    try:
+        return os.path.samestat(Path(path).stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
+
+
+class FolderLock:
+    """The lock of a folder, held."""
+
+    def __init__(self, folder: Path, file: IO[Any]) -> None:
+        self.folder = folder
+        self._file = file
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process was forked from the one that locked the folder, or the lock is given back."""
+        return self._file.closed
+
+    @property
+    def is_held(self) -> bool:
+        """False where the lock's file was removed, or `is_inherited`."""
+        return is_there(self._file, self.folder / "lock")
+
+    def check(self) -> None:
+        """Before what was written is made visible: another process may have locked the folder as well."""
+        if not self.is_held:
+            raise LockedError(
+                f"the lock of {self.folder} was lost (somebody removed {self.folder / 'lock'}, or a forked "
+                "process writes)",
+                remedy="open another writer: the last commit is whole",
+            )
+
+
+@contextmanager
+def folder_lock(folder: Path) -> Iterator[FolderLock]:
+    """Hold the lock of a folder, which is made if it is not there.
+
+    >>> with folder_lock(getfixture("tmp_path") / "idx") as held:
+    ...     held.is_held
+    True
+    """
+    path = folder / "lock"
+    while True:
+        with storage_errors(path):
+            make_folder(folder)
+            file = path.open("a+b", buffering=0)
+        with file:
+            lock(file, folder)
+            if is_there(file, path):  # or somebody removed it after we had opened it
+                yield FolderLock(folder, file)
+                return
+
+
+def _lock(file: IO[Any]) -> None:
+    if os.name == "nt":  # pragma: no cover
+        import msvcrt
+
+        # Windows locks bytes, and against reading too: the first one, which every process can agree on
+        file.seek(0)
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+    else:
+        import fcntl
+
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _close_inherited() -> None:
+    for file in list(_OURS):
+        with suppress(OSError):
+            getattr(file, "raw", file).close()  # not the buffer over it, which would write
+    _OURS.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_inherited)

@@ -1,0 +1,295 @@
+"""Distillation by a recipe: `tamis distill`.
+
+A student learns from a language model on a corpus, or from a ranker on queries with candidates, or first one
+and then the other. The last phase is in the folder that is given, as after `tamis train`; the one before it
+is in `lm/` there. A run that was killed goes on in the phase that it was in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+import xxhash
+from torch import Tensor, nn
+
+from tamis.base.errors import InputError
+from tamis.models.checkpoint import TOKENIZER, Checkpoint, load_checkpoint, save_checkpoint
+from tamis.models.config import read_raw_config
+from tamis.models.encoder import Encoder
+from tamis.models.long_plan import is_long
+from tamis.models.tokenizer import Tokenizer, open_tokenizer
+from tamis.train.batch import RankingBatch
+from tamis.train.corpus_task import CorpusTask
+from tamis.train.dev import DevRun, open_dev
+from tamis.train.distill import CorpusDistillation, Distiller, Projections, Weights, student_from
+from tamis.train.distill_recipe import LM, DistillRecipe, Ranker, Terms
+from tamis.train.loop import Part, Result, fit, total_steps
+from tamis.train.masked import read_vocabulary
+from tamis.train.objective import padded
+from tamis.train.pretrain_task import load_or_draw, read, with_dropout
+from tamis.train.processes import Processes, own_device
+from tamis.train.ranking import Ranker as RankingModel
+from tamis.train.ranking import RankingTask, check_segments
+from tamis.train.ranking_loss import ranking_loss
+from tamis.train.recipe import Loss, Model, Recipe, in_pairs, in_steps
+from tamis.train.sources import Examples as RankingExamples
+from tamis.train.sources import read_examples
+from tamis.train.start import load_start
+from tamis.train.state import LAST, has_state, require_new
+from tamis.train.watch import Watch
+
+BEFORE = "lm"  # the folder of the first phase of two
+
+
+def distill(
+    recipe: DistillRecipe,
+    out: str | Path,
+    *,
+    device: str = "auto",
+    resume: bool = False,
+    watch: Watch | None = None,
+) -> Result:
+    """Make a student by a recipe and leave it in `out`: see `fit`."""
+    out, watch = Path(out), watch or Watch()
+    before = out / BEFORE
+    require_new(out, resume)
+    if not has_state(out):  # else the first phase is over, and its model is all that is needed of it
+        require_new(before, resume)
+    device = own_device(device)
+    # among several processes the device has been chosen, or is the processor
+    with Processes(torch.device("cpu" if device == "auto" else device)) as processes:
+        if recipe.ranker is None:
+            assert recipe.lm is not None
+            return _learn_language(recipe.lm, load_student(recipe), out, device, resume, watch)
+        over = recipe.lm is not None and has_state(out)  # the first phase: its corpus is not read again
+        start = _after_language(recipe, before) if over else load_student(recipe)
+        lesson = _lesson(recipe.ranker, start, watch)
+        if recipe.lm is not None and not over:
+            _learn_language(recipe.lm, start, before, device, resume, watch)
+            processes.meet()  # the first has written what all go on with
+            start = _after_language(recipe, before)
+        task = _ranker_task(recipe, lesson, start, device)
+        plan, dev = lesson.plan, lesson.plan.dev
+        steps, every = total_steps(plan.optimiser), dev.every if dev else None
+        with watch.training("Training the student", steps, dev.measure if dev else "") as tell:
+            return fit(
+                task, plan.optimiser, plan.run, out, evaluate_every=every, resume=resume, progress=tell
+            )
+
+
+def load_student(recipe: DistillRecipe) -> Checkpoint:
+    """The student as it begins."""
+    phase = recipe.lm or recipe.ranker
+    assert phase is not None
+    student, first = recipe.student, recipe.first_teacher
+    if student.start is not None:
+        first = Model(student.start, student.revision)
+    assert first is not None
+    model = replace(first, labels=student.labels, third_segment=student.third_segment, layers=student.keep)
+    start = load_or_draw(model, student.random, phase.run.seed, forms=recipe.lm is None)
+    return start if student.layers is None else student_from(start, student.layers)
+
+
+def _after_language(recipe: DistillRecipe, before: Path) -> Checkpoint:
+    """The student that has learned from a language model. A ranking head that it began without is new."""
+    assert recipe.ranker is not None
+    return load_start(Model(str(before / LAST)), recipe.ranker.run.seed, forms=True)
+
+
+# From a language model.
+
+
+def _learn_language(
+    phase: LM, start: Checkpoint, out: Path, device: str, resume: bool, watch: Watch
+) -> Result:
+    task = language_task(phase, start, device, watch)
+    with watch.training("Distilling the language model", total_steps(phase.optimiser)) as progress:
+        return fit(task, phase.optimiser, phase.run, out, resume=resume, progress=progress)
+
+
+def language_task(phase: LM, start: Checkpoint, device: str, watch: Watch) -> CorpusTask:
+    """A student beside a language model, on a corpus."""
+    teacher = load_start(Model(phase.teacher, phase.revision), phase.run.seed)
+    tokenizer = open_tokenizer(start)
+    _require_vocabulary(teacher, tokenizer)
+    encoder = Encoder.from_checkpoint(with_dropout(start, phase.optimiser.dropout))
+    distiller = _distiller(encoder, Encoder.from_checkpoint(teacher), phase.terms, phase.run.seed)
+    corpus = read(phase.corpus, tokenizer, watch)
+    objective = CorpusDistillation(
+        distiller,
+        corpus,
+        read_vocabulary(tokenizer),
+        size=phase.run.batch,
+        length=phase.length,
+        seed=phase.run.seed,
+    )
+
+    def save(folder: Path) -> None:
+        save_checkpoint(replace(start, tensors=encoder.tensors()), folder, ranks=not start.new_head)
+
+    seen = f"{phase} {start.fingerprint} {teacher.fingerprint} {corpus.fingerprint}"
+    return CorpusTask(objective, start, phase.optimiser, phase.run, identity=seen, save=save, device=device)
+
+
+def _distiller(student: Encoder, teacher: Encoder, terms: Terms, seed: int) -> Distiller:
+    """The two side by side, to be compared inside."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)  # torch draws new layers from its own generator
+        projections = Projections(student.config.hidden, teacher.config.hidden)
+    # several processes would wait for the gradient of what is not used
+    projections.embedding.requires_grad_(terms.embedding > 0)
+    projections.hidden.requires_grad_(terms.hidden > 0)
+    weights = Weights(terms.embedding, terms.hidden, terms.attention, prediction=0.0)
+    return Distiller(student, teacher, projections, terms.layers, weights)
+
+
+# From a ranker, or from labels.
+
+
+class Taught(nn.Module):
+    """A ranker whose loss has a teacher's scores of the same inputs."""
+
+    def __init__(self, student: RankingModel, teacher: Encoder, loss: Loss) -> None:
+        super().__init__()
+        self.student, self.loss = student, loss
+        # in a tuple, as in `Distiller`: it is not trained
+        self._teacher = (RankingModel(teacher.requires_grad_(False), loss, packed=student.packed).eval(),)
+
+    def forward(self, batch: RankingBatch) -> Tensor:
+        with torch.no_grad():
+            theirs = self._teacher[0].margins(batch.inputs)
+        return _loss(self.student.margins(batch.inputs), theirs, batch, self.loss)
+
+
+class TaughtInside(nn.Module):
+    """The same, with the terms of a distiller beside the loss."""
+
+    def __init__(self, distiller: Distiller, loss: Loss) -> None:
+        super().__init__()
+        self.distiller, self.loss = distiller, loss
+
+    def forward(self, batch: RankingBatch) -> Tensor:
+        device = self.distiller.student.embeddings.word.device
+        compared = self.distiller.compare(*padded(batch.inputs, device))
+        inside = self.distiller.total(compared.terms)
+        return inside + _loss(compared.student, compared.teacher, batch, self.loss)
+
+
+def _loss(own: Tensor, theirs: Tensor, batch: RankingBatch, loss: Loss) -> Tensor:
+    scores = theirs.float().cpu().numpy()
+    return ranking_loss(own, replace(batch, teacher=scores), loss)
+
+
+class RankerDistillation:
+    """The examples and the dev run of a `RankingTask`, and its student, taught otherwise."""
+
+    def __init__(self, task: RankingTask, module: nn.Module, identity: str) -> None:
+        self.task, self.module = task, module
+        self.device, self.autocast = task.device, task.autocast
+        self.identity = xxhash.xxh3_128_hexdigest(f"{task.identity} {identity}".encode())
+
+    def parts(self, step: int, rank: int, world: int) -> Sequence[Part]:
+        return self.task.parts(step, rank, world)
+
+    def save(self, folder: Path) -> None:
+        self.task.save(folder)
+
+    def evaluate(self) -> float:
+        return self.task.evaluate()
+
+
+@dataclass(frozen=True, slots=True)
+class _Lesson:
+    """What a ranker's student learns from."""
+
+    phase: Ranker
+    plan: Recipe
+    teacher: Checkpoint | None
+    examples: RankingExamples
+    dev: DevRun | None
+
+
+def _lesson(phase: Ranker, start: Checkpoint, watch: Watch) -> _Lesson:
+    """Read and check all that a ranker's phase needs, before hours are spent on the phase before it."""
+    tokenizer, plan, teacher = open_tokenizer(start), phase.recipe(), None
+    pairs = in_pairs(plan)
+    check_segments(start, plan)
+    if phase.teacher is not None:
+        teacher = load_ranker(phase.teacher, phase.revision)
+        _check_reads(teacher, start, tokenizer, pairs=pairs)
+        if phase.terms is not None and phase.terms.count:
+            with torch.device("meta"):  # only shapes are compared
+                _distiller(Encoder(start.config), Encoder(teacher.config), phase.terms, phase.run.seed)
+        shorter = min(phase.limits.total, teacher.config.max_length)
+        plan = replace(plan, limits=replace(phase.limits, total=shorter))
+    dev = None
+    if plan.dev is not None:
+        dev = open_dev(plan.dev, tokenizer, start.config, plan.limits, pairs=pairs)
+    examples = read_examples(plan, tokenizer, watch)
+    return _Lesson(phase, in_steps(plan, examples.stream.epoch), teacher, examples, dev)
+
+
+def _ranker_task(
+    recipe: DistillRecipe, lesson: _Lesson, start: Checkpoint, device: str
+) -> RankerDistillation:
+    task = RankingTask(lesson.plan, start, lesson.examples, lesson.dev, device)
+    teacher = lesson.teacher
+    seen = f"{recipe} {teacher and teacher.fingerprint}"  # of the phase before too, which is not done again
+    return RankerDistillation(task, _taught(task, teacher, lesson.phase), seen)
+
+
+def _taught(task: RankingTask, teacher: Checkpoint | None, phase: Ranker) -> nn.Module:
+    """The student of a task, with a loss that has a teacher's scores, and its terms."""
+    if teacher is None:
+        return task.module
+    theirs = Encoder.from_checkpoint(teacher).to(task.device)
+    if phase.terms is None or not phase.terms.count:
+        return Taught(task.module, theirs, phase.loss)
+    distiller = _distiller(task.module.encoder, theirs, phase.terms, phase.run.seed)
+    return TaughtInside(distiller, phase.loss).to(task.device)
+
+
+def load_ranker(name: str, revision: str | None) -> Checkpoint:
+    """A teacher, which unlike a start must have its head, and one that has learned to score single texts or
+    pairs with it."""
+    checkpoint = load_checkpoint(load_start(Model(name, revision), seed=0, forms=True).folder)
+    long = is_long(checkpoint.folder)
+    if long or checkpoint.config.texts:
+        raise InputError(
+            f"the teacher {name} is a {'model of long documents' if long else 'listwise model'}, "
+            "which scores no text by itself",
+            remedy="learn from a run of its scores",
+        )
+    return checkpoint
+
+
+# What two models must have in common.
+
+
+def _check_reads(teacher: Checkpoint, start: Checkpoint, tokenizer: Tokenizer, *, pairs: bool) -> None:
+    """Whether a teacher can read what is made for the student."""
+    _require_vocabulary(teacher, tokenizer)
+    wanted, found = min(start.config.segments, 3 if pairs else 2), teacher.config.segments
+    if 0 < found < wanted:  # with none, they are not looked at
+        raise InputError(
+            f"inputs of {wanted} segments for a teacher of {found} ({teacher.folder})",
+            remedy="use a student without third_segment, or a teacher with it",
+        )
+    if teacher.config.form != start.config.form:
+        raise InputError(
+            f"the teacher {teacher.folder} reads inputs of the form {teacher.config.form}, "
+            f"the student of the form {start.config.form}",
+            remedy="start the student from the teacher, or learn from a run of its scores",
+        )
+
+
+def _require_vocabulary(teacher: Checkpoint, tokenizer: Tokenizer) -> None:
+    own, theirs = (read_raw_config(Path(each.folder) / TOKENIZER) for each in (tokenizer, teacher))
+    if own.get("model", {}).get("vocab") != theirs.get("model", {}).get("vocab"):
+        raise InputError(
+            f"the teacher {teacher.folder} has another vocabulary than the student ({tokenizer.folder})",
+            remedy="start from a model with the teacher's, or learn from a run of its scores",
+        )

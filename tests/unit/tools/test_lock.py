@@ -1,0 +1,135 @@
+"""The lock files are those of pyproject.toml, and the bill of materials is that of the lock."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from packaging.markers import Marker
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[3]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+WORKFLOW = ROOT / ".github" / "workflows" / "release.yml"
+PYTHONS = ("3.11", "3.12", "3.13")
+PLATFORMS = {"linux": "Linux", "darwin": "Darwin", "win32": "Windows"}
+
+
+@pytest.fixture(scope="module")
+def tools() -> dict[str, ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "tools")
+        return {name: import_module(name) for name in ("lock", "sbom")}
+
+
+def pins(tools: dict[str, ModuleType], name: str) -> list[Any]:
+    text = (ROOT / "constraints" / name).read_text(encoding="utf-8")
+    read: list[Any] = tools["sbom"].read_lock(text)
+    return read
+
+
+def needed(tools: dict[str, ModuleType], name: str) -> list[str]:
+    return {
+        "core.txt": PROJECT["dependencies"],
+        "test.txt": [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["test"]],
+        "release.txt": tools["lock"].RELEASE,
+    }[name]
+
+
+@pytest.mark.parametrize("name", ["core.txt", "test.txt", "release.txt"])
+def test_the_lock_has_every_dependency_within_its_range(tools: dict[str, ModuleType], name: str) -> None:
+    """Make it again with tools/lock.py when this fails."""
+    canonical = tools["sbom"].canonical
+    locked: dict[str, list[Any]] = {}
+    for pin in pins(tools, name):
+        locked.setdefault(canonical(pin.name), []).append(pin)
+    for requirement in map(Requirement, needed(tools, name)):
+        each = locked.get(canonical(requirement.name), [])
+        assert each, f"{requirement} is not in {name}"
+        for pin in each:
+            assert requirement.specifier.contains(pin.version), f"{pin.version} of {requirement}"
+
+
+@pytest.mark.parametrize("name", ["core.txt", "test.txt", "release.txt"])
+def test_every_package_of_the_lock_is_one_version_with_hashes(
+    tools: dict[str, ModuleType], name: str
+) -> None:
+    """On every platform and Python: where it has several versions, their markers exclude each other."""
+    every = pins(tools, name)
+    assert all(pin.hashes for pin in every)
+    assert "torch" not in {pin.name for pin in every}
+    for python in PYTHONS:
+        for platform, system in PLATFORMS.items():
+            where = {
+                "python_version": python,
+                "python_full_version": f"{python}.0",
+                "sys_platform": platform,
+                "platform_system": system,
+                "os_name": "nt" if platform == "win32" else "posix",
+            }
+            names = [pin.name for pin in every if not pin.marker or Marker(pin.marker).evaluate(where)]
+            assert len(set(names)) == len(names)
+            assert {pin.name for pin in every if not pin.marker} <= set(names)
+
+
+def test_the_tests_are_locked_at_the_versions_of_the_core(tools: dict[str, ModuleType]) -> None:
+    core, test = ({(pin.name, pin.version) for pin in pins(tools, name)} for name in ("core.txt", "test.txt"))
+    assert core <= test
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "constraints").iterdir()), ids=lambda path: path.name)
+def test_a_lock_does_not_say_where_packages_come_from(path: Path) -> None:
+    content = path.read_text(encoding="utf-8")
+    assert "://" not in content
+    assert set(re.findall(r"--[a-z-]+", content)) == {"--hash"}
+
+
+def test_the_bill_of_materials(tools: dict[str, ModuleType]) -> None:
+    command = [sys.executable, str(ROOT / "tools" / "sbom.py")]
+    printed = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2)]
+    assert printed[0] == printed[1]
+    document = json.loads(printed[0])
+    assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.5")
+    assert re.fullmatch(r"urn:uuid:[0-9a-f-]{36}", document["serialNumber"])
+    assert document["metadata"]["component"]["version"] == PROJECT["version"]
+    refs = [component["bom-ref"] for component in document["components"]]
+    assert len(refs) == len(set(refs)) == len(pins(tools, "core.txt"))
+    assert all(component["hashes"] for component in document["components"])
+    needs = {each["ref"]: each["dependsOn"] for each in document["dependencies"]}
+    assert set(needs) == {*refs, f"pkg:pypi/tamis@{PROJECT['version']}"}
+    assert {one for each in needs.values() for one in each} == set(refs)  # nothing is there for no reason
+    canonical = tools["sbom"].canonical
+    direct = {re.split("[/@]", one)[1] for one in needs[f"pkg:pypi/tamis@{PROJECT['version']}"]}
+    assert direct == {canonical(Requirement(each).name) for each in PROJECT["dependencies"]}
+
+
+def test_what_the_release_runs_is_there() -> None:
+    yaml = pytest.importorskip("yaml")
+    workflow = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))
+    assert workflow["permissions"] == {"contents": "read"}
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    for step in steps:
+        if "uses" in step:  # a tag can be moved, a commit cannot
+            assert re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", step["uses"])
+    commands = "\n".join(step.get("run", "") for step in steps)
+    for path in re.findall(r"(?:constraints|tools|\.ci)/[\w.]+", commands):
+        assert (ROOT / path).is_file(), path
+    assert "pip-audit" in commands and "sbom.py" in commands
+    for line in commands.splitlines():
+        if " -r " in line:
+            assert "--require-hashes" in line
+
+
+@pytest.mark.parametrize("name", ["lock", "sbom"])
+def test_the_tools_do_what_they_say(tools: dict[str, ModuleType], name: str) -> None:
+    result = doctest.testmod(tools[name])
+    assert result.attempted and not result.failed

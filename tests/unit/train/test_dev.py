@@ -1,0 +1,76 @@
+"""The dev run of a training: the same order as the stage's."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tamis import Mono
+from tamis.base.documents import Document
+from tamis.base.errors import InputError
+from tamis.infer.torch_backend import TorchBackend
+from tamis.models.checkpoint import load_checkpoint
+from tamis.models.tokenizer import Tokenizer
+from tamis.train.dev import open_dev
+from tamis.train.recipe import Dev, Limits
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_checkpoint(
+        tmp_path_factory.mktemp("tiny") / "model", layers=2, hidden=16, heads=2, positions=64
+    )
+
+
+def test_a_dev_run_is_reranked_as_the_stage_would(folder: Path, tmp_path: Path) -> None:
+    words = ["sieve", "flour", "cake", "onion", "soup", "butter", "steel"]
+    documents = [Document(f"d{n}", " ".join(words[n % 7 :][:3]), words[-n % 7]) for n in range(14)]
+    (tmp_path / "c.jsonl").write_text(
+        "".join(json.dumps({"_id": d.id, "title": d.title, "text": d.text}) + "\n" for d in documents)
+    )
+    (tmp_path / "q.jsonl").write_text(
+        "".join(json.dumps({"_id": f"q{n}", "text": words[n]}) + "\n" for n in range(3))
+    )
+    (tmp_path / "qrels.txt").write_text("q0 0 d3 1\nq1 0 d5 1\nq7 0 d1 1\n")
+    (tmp_path / "run.txt").write_text(
+        "".join(f"q{q} Q0 d{n} {n + 1} {20 - n} x\n" for q in range(3) for n in range(14))
+    )
+    place = {
+        name: str(tmp_path / file)
+        for name, file in (("queries", "q.jsonl"), ("qrels", "qrels.txt"), ("run", "run.txt"))
+    }
+    settings = Dev(**place, corpus=(str(tmp_path / "c.jsonl"),), depth=10)
+    checkpoint = load_checkpoint(folder)
+    dev = open_dev(settings, Tokenizer(folder), checkpoint.config, Limits(), pairs=False)
+    assert [ranking.query.id for ranking in dev.rankings] == ["q0", "q1"]
+    assert dev.first() == pytest.approx((1 / math.log2(5) + 1 / math.log2(7)) / 2)
+    mono = Mono(str(folder), precision="fp32", device="cpu")
+    ranks = [
+        [hit.id for hit in mono.apply([ranking])[0]].index(f"d{wanted}") + 1
+        for ranking, wanted in zip(dev.rankings, (3, 5), strict=True)
+    ]
+    assert dev.score(TorchBackend(checkpoint, "cpu")) == pytest.approx(
+        sum(1 / math.log2(rank + 1) for rank in ranks) / 2
+    )
+    long = replace(settings, corpus=(str(tmp_path / "long.jsonl"),))
+    (tmp_path / "long.jsonl").write_text(
+        "".join(json.dumps({"_id": d.id, "text": "a " * 600}) + "\n" for d in documents)
+    )
+    config = replace(checkpoint.config, positions=1024)
+    whole = open_dev(long, Tokenizer(folder), config, Limits(total=1024), pairs=False)
+    assert whole.inputs.lengths.min() > 600
+    in_twos = open_dev(
+        settings, Tokenizer(folder), replace(checkpoint.config, segments=3), Limits(), pairs=True
+    )
+    assert len(in_twos.inputs) == 2 * 10 * 9
+    with pytest.raises(InputError, match="there is no measure 'nDGC'"):
+        open_dev(
+            replace(settings, measure="nDGC"), Tokenizer(folder), checkpoint.config, Limits(), pairs=False
+        )
