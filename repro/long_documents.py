@@ -274,7 +274,7 @@ def recipe_of(kind: str, start: str, steps: int) -> LongRecipe:
     """
     import torch
 
-    from tamis.base.fields import build
+    from tamis.models.settings import build
     from tamis.train.longdoc_recipe import LongRecipe
     from tamis.train.recipe import read_tables
 

@@ -18,18 +18,12 @@ def main(recipe: Path, out: Path, resume: bool, device: Device, json: bool) -> N
 
     On several cards: torchrun --standalone --nproc-per-node=N --no-python tamis train RECIPE --out DIR
     """
-    from tamis.train.cascade_recipe import CascadeRecipe, is_cascade_recipe, read_cascade_recipe
-    from tamis.train.listwise_recipe import ListRecipe, is_list_recipe, read_list_recipe
-    from tamis.train.longdoc_recipe import LongRecipe, is_long_recipe, read_long_recipe
-    from tamis.train.recipe import Recipe, read_recipe
+    from tamis.train.cascade_recipe import CascadeRecipe
+    from tamis.train.listwise_recipe import ListRecipe
+    from tamis.train.longdoc_recipe import LongRecipe
+    from tamis.train.recipe import read_recipe
 
-    plan: Recipe
-    if is_cascade_recipe(recipe):
-        plan = read_cascade_recipe(recipe)
-    elif is_list_recipe(recipe):
-        plan = read_list_recipe(recipe)
-    else:
-        plan = read_long_recipe(recipe) if is_long_recipe(recipe) else read_recipe(recipe)
+    plan = read_recipe(recipe)
     measure = plan.dev.measure if plan.dev else ""
     check_out(out, recipe)
     with resumable(out, resume):

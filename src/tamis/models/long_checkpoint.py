@@ -16,7 +16,7 @@ import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from hashlib import file_digest
 from pathlib import Path
@@ -124,7 +124,7 @@ def save_long(checkpoint: LongCheckpoint, folder: str | Path) -> None:
                 file.write((checkpoint.folder / TOKENIZER).read_bytes())
         write_tensors(new / HEAD, tensors)
         with atomic_write(new / PLAN, "w") as file:
-            file.write(json.dumps({"format": FORMAT, **asdict(model.plan)}, indent=2) + "\n")
+            file.write(json.dumps({"format": FORMAT, **model.plan.model_dump()}, indent=2) + "\n")
 
 
 def put_back(folder: Path) -> None:

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from tamis.base.errors import CorruptError, InputError
-from tamis.base.fields import Count, Share, build, check
 from tamis.base.nested import parse_json
+from tamis.models.settings import Count, Settings, Share, Whole, build
 from tamis.models.templates import COUNTED
 from tamis.storage.files import is_there, read_text
 
@@ -38,8 +37,7 @@ STATIC = ("knrm", "pacrr", "drmm")  # on embeddings without context: no encoder
 EVEN = ("vanilla", "cedr-knrm", "cedr-pacrr", "cedr-drmm")  # chunks rather than windows
 
 
-@dataclass(frozen=True, slots=True)
-class LongDoc:
+class LongDoc(Settings):
     """A kind of model, and how much of a document it reads. The sizes are those of PARADE (Li et al. 2020):
     16 windows of 225 tokens, 25 of them shared with the next.
 
@@ -51,22 +49,21 @@ class LongDoc:
     (256, 512)
     """
 
-    kind: Kind
+    kind: Kind  # which of them
     cls: bool = True  # of CEDR: the averaged [CLS] beside the signals of the matrices
     frozen: bool = False  # whether the encoder stays as it is when the model is trained
     tokens: Count = 8000  # of a document: what comes after them is not read
-    window: Count = 225
-    stride: Count = 200
+    window: Count = 225  # tokens of a window
+    stride: Count = 200  # tokens from the start of one to that of the next
     passages: Count = 16  # windows at most
-    sequence: Count = 0  # tokens of an input at most, query and special tokens included; 256, in chunks 512
+    sequence: Whole = 0  # tokens of an input at most, with query and special tokens; 0: 256, of chunks 512
     query: Count = 128  # tokens at most, and half of an input: the text makes room
     gains: Count = 4  # of PCGM: grades, from 0 on
     keep: Share = 0.1  # of MaxP: in training, with what probability a window is kept after the first
 
-    def __post_init__(self) -> None:
+    def model_post_init(self, _: object) -> None:
         if self.sequence == 0:
             object.__setattr__(self, "sequence", 512 if self.even else 256)
-        check(self)
         if self.stride > self.window:
             raise InputError(
                 f"windows of {self.window} tokens every {self.stride} leave out text",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tamis.base.errors import InputError, quoted
-from tamis.base.fields import read_toml
+from tamis.models.settings import read_toml
 from tamis.storage.files import is_there
 
 BUNDLED = Path(__file__).parent / "recipes"

@@ -1,4 +1,4 @@
-"""Recipes of distillation: a TOML file as frozen dataclasses, a table for each.
+"""Recipes of distillation: a TOML file as settings, a model for each table.
 
     base = "tinybert-lm-ranker"
 
@@ -23,12 +23,11 @@ Either phase may be left out. See `tamis.train.recipe` for what a base is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from tamis.base.errors import InputError
-from tamis.base.fields import Count, NotNegative, Text, Whole, build, check
+from tamis.models.settings import Count, NotNegative, Settings, Text, Whole, build
 from tamis.train.pretrain_recipe import Length, Random, require_corpus, require_steps
 from tamis.train.recipe import (
     Data,
@@ -46,21 +45,19 @@ from tamis.train.recipe import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Student:
+class Student(Settings):
     """Where the student starts: with some layers of its first teacher, or of another model that has the same
     tokenizer, or with random weights in such a model's shape or in another."""
 
-    start: Text | None = None  # a bundled model, a folder or a name on the hub; None: the first teacher
+    start: Text | None = None  # a bundled model, a folder or a name on the hub; left out: the first teacher
     revision: Text | None = None  # of the hub
     layers: Count | None = None  # how many of its layers to keep, evenly spread (all) ...
     keep: tuple[Whole, ...] | None = None  # ... or which, numbered from 0
-    random: Random | None = None
+    random: Random | None = None  # ... or random weights, in which shape
     labels: Literal[1, 2] | None = None  # outputs of the head, as in [model] of `tamis train`
     third_segment: bool = False  # for duo
 
-    def __post_init__(self) -> None:
-        check(self)
+    def model_post_init(self, _: object) -> None:
         if sum(each is not None for each in (self.layers, self.keep, self.random)) > 1:
             raise InputError(
                 "[student] has more than one of layers, keep and random",
@@ -72,17 +69,13 @@ class Student:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(Settings):
     """What is learned from inside the teacher (TinyBERT, Jiao et al. 2020): how much each term counts."""
 
-    embedding: NotNegative = 1.0
-    hidden: NotNegative = 1.0
-    attention: NotNegative = 1.0  # needs as many heads as the teacher has
+    embedding: NotNegative = 1.0  # of the embeddings
+    hidden: NotNegative = 1.0  # of the hidden states of each layer
+    attention: NotNegative = 1.0  # of the attention of each layer; needs as many heads as the teacher has
     layers: tuple[Count, ...] | None = None  # of the teacher, for each of the student's; evenly spread
-
-    def __post_init__(self) -> None:
-        check(self)
 
     @property
     def count(self) -> bool:
@@ -90,8 +83,7 @@ class Terms:
         return max(self.embedding, self.hidden, self.attention) > 0
 
 
-@dataclass(frozen=True, slots=True)
-class LM:
+class LM(Settings):
     """The phase with a language model as the teacher: both read texts of a corpus, masked as in
     pretraining."""
 
@@ -100,11 +92,10 @@ class LM:
     optimiser: Optimiser
     revision: Text | None = None  # of the hub
     length: Length = 128  # tokens of an input at most
-    terms: Terms = field(default_factory=Terms)
-    run: Run = field(default_factory=Run)
+    terms: Terms = Terms()
+    run: Run = Run()
 
-    def __post_init__(self) -> None:
-        check(self)
+    def model_post_init(self, _: object) -> None:
         require_corpus(self.corpus, "lm")
         require_steps(self.optimiser)
         check_patience(self.run, None)
@@ -112,8 +103,7 @@ class LM:
             raise InputError("[lm] has no term that counts", remedy="give one a weight above 0")
 
 
-@dataclass(frozen=True, slots=True)
-class Ranker:
+class Ranker(Settings):
     """The phase in which a ranker is made. A teacher reads the same inputs, and its scores are the loss's;
     without one the loss learns from labels, or from the scores of a run (`teacher` of [[data]])."""
 
@@ -121,15 +111,14 @@ class Ranker:
     optimiser: Optimiser
     teacher: Text | None = None  # a bundled model, a folder or a name on the hub
     revision: Text | None = None  # of the hub
-    terms: Terms | None = None  # None: its scores are all that is learned from a teacher
-    loss: Loss = field(default_factory=lambda: Loss("logit_mse_ce", alpha=0.0))
-    examples: Examples = field(default_factory=Examples)
-    limits: Limits = field(default_factory=Limits)
-    run: Run = field(default_factory=Run)
+    terms: Terms | None = None  # left out: its scores are all that is learned from a teacher
+    loss: Loss = Loss("logit_mse_ce", alpha=0.0)
+    examples: Examples = Examples()
+    limits: Limits = Limits()
+    run: Run = Run()
     dev: Dev | None = None
 
-    def __post_init__(self) -> None:
-        check(self)
+    def model_post_init(self, _: object) -> None:
         if self.teacher is None and self.terms is not None and self.terms.count:
             raise InputError("[ranker] has terms without a teacher", remedy="give one, or leave them out")
         if self.teacher is not None and not (self.loss.taught or (self.terms and self.terms.count)):
@@ -161,8 +150,7 @@ class Ranker:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class DistillRecipe:
+class DistillRecipe(Settings):
     """All that decides what comes of a student.
 
     >>> lm = LM("my-encoder", ("corpus.jsonl",), Optimiser(steps=100))
@@ -170,13 +158,12 @@ class DistillRecipe:
     1.0
     """
 
-    student: Student = field(default_factory=Student)
+    student: Student = Student()
     lm: LM | None = None
     ranker: Ranker | None = None
-    about: str = ""
+    about: str = ""  # a note, which changes nothing
 
-    def __post_init__(self) -> None:
-        check(self)
+    def model_post_init(self, _: object) -> None:
         if self.lm is None and self.ranker is None:
             raise InputError("the recipe has neither [lm] nor [ranker]", remedy="give one of them, or both")
         if self.student.start is None and self.first_teacher is None:

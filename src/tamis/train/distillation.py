@@ -20,6 +20,7 @@ from tamis.models.checkpoint import TOKENIZER, Checkpoint, load_checkpoint, save
 from tamis.models.config import read_raw_config
 from tamis.models.encoder import Encoder
 from tamis.models.long_plan import is_long
+from tamis.models.settings import changed
 from tamis.models.tokenizer import Tokenizer, open_tokenizer
 from tamis.train.batch import RankingBatch
 from tamis.train.corpus_task import CorpusTask
@@ -88,7 +89,7 @@ def load_student(recipe: DistillRecipe) -> Checkpoint:
     if student.start is not None:
         first = Model(student.start, student.revision)
     assert first is not None
-    model = replace(first, labels=student.labels, third_segment=student.third_segment, layers=student.keep)
+    model = changed(first, labels=student.labels, third_segment=student.third_segment, layers=student.keep)
     start = load_or_draw(model, student.random, phase.run.seed, forms=recipe.lm is None)
     return start if student.layers is None else student_from(start, student.layers)
 
@@ -224,7 +225,7 @@ def _lesson(phase: Ranker, start: Checkpoint, watch: Watch) -> _Lesson:
             with torch.device("meta"):  # only shapes are compared
                 _distiller(Encoder(start.config), Encoder(teacher.config), phase.terms, phase.run.seed)
         shorter = min(phase.limits.total, teacher.config.max_length)
-        plan = replace(plan, limits=replace(phase.limits, total=shorter))
+        plan = changed(plan, limits=changed(phase.limits, total=shorter))
     dev = None
     if plan.dev is not None:
         dev = open_dev(plan.dev, tokenizer, start.config, plan.limits, pairs=pairs)

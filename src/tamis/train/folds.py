@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from math import ceil
 from pathlib import Path
 from typing import Any, TypeVar
@@ -43,6 +43,7 @@ from tamis.evaluate.folds import Fold, make_folds, read_folds, write_folds
 from tamis.formats import Qrels, read_corpus, read_qrels, read_queries
 from tamis.formats.irds import dataset_name
 from tamis.index.index import Index
+from tamis.models.settings import changed
 from tamis.rank.given_run import GivenRun
 from tamis.storage.files import atomic_write, make_folder, open_bytes, read_text, storage_errors
 from tamis.train.batch import QUERY_LIMIT
@@ -181,11 +182,11 @@ def fold_recipe(recipe: _R, fold: Fold) -> _R:
     ('q1', 'q2')
     """
     data = tuple(
-        each if each.whole else replace(each, only=_cut(each.only, fold.train)) for each in recipe.data
+        each if each.whole else changed(each, only=_cut(each.only, fold.train)) for each in recipe.data
     )
-    dev = recipe.dev and replace(recipe.dev, only=_cut(recipe.dev.only, fold.validation))
+    dev = recipe.dev and changed(recipe.dev, only=_cut(recipe.dev.only, fold.validation))
     # `whole` has done its work, and says nothing in a recipe without folds
-    return replace(recipe, data=tuple(replace(each, whole=False) for each in data), dev=dev, folds=None)
+    return changed(recipe, data=tuple(changed(each, whole=False) for each in data), dev=dev, folds=None)
 
 
 def _cut(only: Iterable[str] | None, queries: Iterable[str]) -> tuple[str, ...]:
@@ -384,7 +385,7 @@ def pipeline_of(recipe: Recipe) -> str:
     >>> recipe = Recipe(Model("m"), (Data(set="s"),), Optimiser(steps=1), limits=Limits(32, 256))
     >>> pipeline_of(recipe)
     'mono(model={model}, query_limit=32, limit=256)'
-    >>> pipeline_of(replace(recipe, examples=Examples("duo"), loss=Loss("duo")))
+    >>> pipeline_of(changed(recipe, examples=Examples("duo"), loss=Loss("duo")))
     'duo(model={model}, query_limit=32, limit=256)'
     """
     if recipe.folds is not None and recipe.folds.pipeline is not None:

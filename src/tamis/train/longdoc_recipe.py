@@ -12,16 +12,14 @@ encoder of a vanilla one (recipes cedr-vanilla, then cedr).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pydantic import Field
 
 from tamis.base.errors import InputError
-from tamis.base.fields import Text, build
 from tamis.models.long_plan import LongDoc
-from tamis.train.recipe import Recipe, in_pairs, read_tables
+from tamis.models.settings import Text, changed
+from tamis.train.recipe import Recipe, in_pairs
 
 
-@dataclass(frozen=True, slots=True)
 class LongRecipe(Recipe):
     """All that decides what is trained.
 
@@ -31,11 +29,11 @@ class LongRecipe(Recipe):
     16
     """
 
-    longdoc: LongDoc = field(kw_only=True)
-    gains: Text | None = field(kw_only=True, default=None)  # of PCGM: a file, see `read_gains`
+    longdoc: LongDoc = Field(kw_only=True)
+    gains: Text | None = Field(kw_only=True, default=None)  # of PCGM: a file, see `read_gains`
 
-    def __post_init__(self) -> None:
-        Recipe.__post_init__(self)  # super() does not know a class with slots
+    def model_post_init(self, _: object) -> None:
+        super().model_post_init(_)
         if in_pairs(self):
             raise InputError(
                 f"{self.examples.kind} examples have two documents an input",
@@ -47,37 +45,5 @@ class LongRecipe(Recipe):
     def with_long_texts(self) -> LongRecipe:
         """The recipe whose data are read as far as the model reads."""
         limit = self.longdoc.tokens
-        data = tuple(each if each.set else replace(each, text_limit=limit) for each in self.data)
-        return replace(self, data=data)
-
-
-def is_long_recipe(path: str | Path) -> bool:
-    """Whether a recipe, or its base, has a table [longdoc].
-
-    >>> is_long_recipe("parade"), is_long_recipe("monobert")
-    (True, False)
-    """
-    return "longdoc" in read_tables(path)
-
-
-def read_long_recipe(path: str | Path) -> LongRecipe:
-    """The recipe of a file, on top of its base.
-
-    >>> file = getfixture("tmp_path") / "mine.toml"
-    >>> _ = file.write_text('''
-    ... base = "parade"
-    ... [model]
-    ... start = "my-encoder"
-    ... [[data]]
-    ... set = "training-set"
-    ... [dev]
-    ... queries = "dev.jsonl"
-    ... qrels = "dev.qrels"
-    ... corpus = ["corpus.jsonl"]
-    ... run = "dev.run"
-    ... ''')
-    >>> recipe = read_long_recipe(file)
-    >>> recipe.longdoc.kind, recipe.loss.name, recipe.dev.measure
-    ('parade-transformer', 'hinge', 'nDCG@20')
-    """
-    return build(LongRecipe, read_tables(path), path)
+        data = tuple(each if each.set else changed(each, text_limit=limit) for each in self.data)
+        return changed(self, data=data)

@@ -1,4 +1,4 @@
-"""Recipes of pretraining: a TOML file as frozen dataclasses, a table for each.
+"""Recipes of pretraining: a TOML file as settings, a model for each table.
 
     base = "tcp"
 
@@ -13,54 +13,47 @@ See `tamis.train.recipe` for what a base is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
+from pydantic import Field
+
 from tamis.base.errors import InputError
-from tamis.base.fields import Bound, Count, Positive, Text, build, check
+from tamis.models.settings import Count, Positive, Settings, Text, build
 from tamis.train.masked import LEAST
 from tamis.train.recipe import Optimiser, Run, check_patience, read_tables
 from tamis.train.recipe_model import check_sizes
 from tamis.train.rop import MEAN_SIZE, MU
 
-Length = Annotated[int, Bound(f"of at least {LEAST}", lambda x: x >= LEAST)]
+Length = Annotated[Count, Field(ge=LEAST)]
 
 
-@dataclass(frozen=True, slots=True)
-class Random:
+class Random(Settings):
     """Random weights instead of those of `start`, in its shape or in another."""
 
-    layers: Count | None = None
-    hidden: Count | None = None
-    heads: Count | None = None
-    feed_forward: Count | None = None
+    layers: Count | None = None  # left out, these are as in `start`
+    hidden: Count | None = None  # width of the hidden states
+    heads: Count | None = None  # of attention; they divide `hidden`
+    feed_forward: Count | None = None  # width inside a layer
 
-    def __post_init__(self) -> None:
-        check(self)
+    def model_post_init(self, _: object) -> None:
         check_sizes(self)
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
+class Model(Settings):
     """Where pretraining starts. Where its weights are random, `start` gives the tokenizer and the shape."""
 
     start: Text  # a bundled model, a folder or a name on the hub
     revision: Text | None = None  # of the hub
-    random: Random | None = None
-
-    def __post_init__(self) -> None:
-        check(self)
+    random: Random | None = None  # left out: the weights of `start`
 
 
-@dataclass(frozen=True, slots=True)
-class Data:
+class Data(Settings):
     """The texts."""
 
     corpus: tuple[Text, ...]  # an index, or files and folders as `tamis index` takes them
 
-    def __post_init__(self) -> None:
-        check(self)
+    def model_post_init(self, _: object) -> None:
         require_corpus(self.corpus, "data")
 
 
@@ -69,18 +62,16 @@ def require_corpus(corpus: tuple[str, ...], table: str) -> None:
         raise InputError(f"corpus of [{table}] is []", remedy="name an index, or files")
 
 
-@dataclass(frozen=True, slots=True)
-class Objective:
+class Objective(Settings):
     """What is learned: mlm, masked words; nsp beside it, whether a text follows another (Devlin et al. 2019);
     rop, which words are typical of a text (Ma et al. 2021)."""
 
-    learn: tuple[Literal["mlm", "nsp", "rop"], ...] = ("mlm", "nsp")
+    learn: tuple[Literal["mlm", "nsp", "rop"], ...] = ("mlm", "nsp")  # which of these
     length: Length = 128  # tokens of an input at most
     mean_size: Positive = MEAN_SIZE  # of rop: words of a set, on average
     mu: Positive = MU  # of rop: the prior of query likelihood
 
-    def __post_init__(self) -> None:
-        check(self)
+    def model_post_init(self, _: object) -> None:
         if not self.learn or len(set(self.learn)) < len(self.learn):
             raise InputError(
                 f"learn of [objective] is {list(self.learn)}", remedy="name mlm or rop, each once"
@@ -89,8 +80,7 @@ class Objective:
             raise InputError("learn of [objective] has nsp without mlm", remedy="add mlm, or leave out nsp")
 
 
-@dataclass(frozen=True, slots=True)
-class PretrainRecipe:
+class PretrainRecipe(Settings):
     """All that decides what is pretrained. A batch of [run] is so many inputs, of rop pairs of inputs.
 
     >>> recipe = PretrainRecipe(Model("my-encoder"), Data(("corpus.jsonl",)), Optimiser(steps=100))
@@ -101,12 +91,11 @@ class PretrainRecipe:
     model: Model
     data: Data
     optimiser: Optimiser
-    objective: Objective = field(default_factory=Objective)
-    run: Run = field(default_factory=Run)
-    about: str = ""
+    objective: Objective = Objective()
+    run: Run = Run()
+    about: str = ""  # a note, which changes nothing
 
-    def __post_init__(self) -> None:
-        check(self)
+    def model_post_init(self, _: object) -> None:
         require_steps(self.optimiser)
         check_patience(self.run, None)
 

@@ -1,4 +1,4 @@
-"""Training recipes: a TOML file as frozen dataclasses, a table for each.
+"""Training recipes: a TOML file as settings, a model for each table.
 
     base = "small"                     # a bundled recipe, or a file beside this one
 
@@ -18,18 +18,32 @@ relative to the working directory.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, cast
+
+from pydantic import Field
 
 from tamis.base.errors import InputError
-from tamis.base.fields import BelowOne, Count, NotNegative, Positive, Share, Text, Whole, build, check
+from tamis.models.settings import (
+    BelowOne,
+    Count,
+    NotNegative,
+    Positive,
+    Settings,
+    Share,
+    Text,
+    Whole,
+    build,
+    changed,
+)
 from tamis.text.topics import TopicField
 from tamis.train.bases import bundled, read_tables
 from tamis.train.recipe_model import Model, Narrow
 
 __all__ = [
     "KINDS",
+    "TABLES",
     "Curriculum",
     "Data",
     "Dev",
@@ -61,32 +75,30 @@ LossName = Literal["pointwise", "duo", "hinge", "softmax", "listwise", "margin_m
 Curriculum = Literal["rank", "score"]
 
 
-@dataclass(frozen=True, slots=True)
-class Data:
+class Data(Settings):
     """One collection to learn from: `set`, a folder that a `TrainingSet` was saved to, or the files of one,
     or `triples` (see `tamis.train.triples`).
 
     Several are a chain where they have `steps` (pre-fine-tuning: the last takes what is left), and are mixed
     by their `weight` where they have none."""
 
-    set: Text | None = None
+    set: Text | None = None  # a folder with a `TrainingSet`, in place of the files below
     triples: Text | None = None  # a query, a relevant text and another a line; with `queries` their ids
-    queries: Text | None = None
+    queries: Text | None = None  # a file, as `tamis run` takes it
     field: TopicField = "title"  # the part of a TREC topic that is the query
-    only: tuple[Text, ...] | None = None  # the ids of those queries that are learned from; None: all
+    only: tuple[Text, ...] | None = None  # the ids of those queries that are learned from; left out: all
     whole: bool = False  # with [folds]: another collection, all of which every fold learns from
     corpus: tuple[Text, ...] = ()  # an index, or files and folders as `tamis index` takes them
-    qrels: Text | None = None  # None: only the teacher's scores are learned
-    run: Text | None = None  # candidates; None: the teacher's, or of an index BM25's, or any documents
+    qrels: Text | None = None  # a file with judgments; left out: only the teacher's scores are learned
+    run: Text | None = None  # candidates; left out: the teacher's, or of an index BM25's, or any documents
     teacher: Text | None = None  # a run whose scores are to be learned
     skip: bool = False  # leave out ids that are not in the queries or the corpus instead of refusing them
-    text_limit: Count | None = None  # tokens kept of a text: fewer to match those to rank; None: as [limits]
-    weight: Positive = 1.0
-    steps: Count | None = None
-    sample: Count | None = None  # so many relevant texts and as many others, drawn once; None: all
+    text_limit: Count | None = None  # tokens kept of a text, to match those to rank; left out: as [limits]
+    weight: Positive = 1.0  # of a mixture: how often it is drawn from
+    steps: Count | None = None  # of a chain: how long it is learned from
+    sample: Count | None = None  # so many relevant texts and as many others, drawn once; left out: all
 
-    def __post_init__(self) -> None:
-        check(self)
+    def model_post_init(self, _: object) -> None:
         if self.triples is not None:
             self._check_triples()
             return
@@ -126,11 +138,10 @@ class Data:
         return str(self.set or self.triples or self.queries)
 
 
-@dataclass(frozen=True, slots=True)
-class Examples:
+class Examples(Settings):
     """What is drawn from the data: see `tamis.train.examples`."""
 
-    kind: Kind = "grouped"
+    kind: Kind = "grouped"  # what an example consists of
     group: Count = 8  # of grouped and duo_lists: documents of a group ...
     positives: Count = 1  # ... of which so many are relevant
     relevant: Count = 1  # the lowest grade that counts as relevant
@@ -142,8 +153,7 @@ class Examples:
     curriculum: Curriculum | None = None  # weights by BM25's rank or score of an example ...
     curriculum_steps: Whole = 0  # ... which fade to 1 over so many steps
 
-    def __post_init__(self) -> None:
-        check(self)
+    def model_post_init(self, _: object) -> None:
         if self.positives >= self.group:
             raise InputError(
                 f"[examples] has groups of {self.group} with {self.positives} relevant",
@@ -163,20 +173,16 @@ class Examples:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
+class Loss(Settings):
     """What is minimised, a function of `tamis.train.losses`. kl and margin_mse learn from a teacher, as do
     others where `alpha` is below 1."""
 
-    name: LossName = "softmax"
+    name: LossName = "softmax"  # which of them
     alpha: Share = 1.0  # the labels' share: of pointwise's and duo's target, of logit_mse_ce's loss (Eq. 39)
     margin: Positive = 1.0  # of hinge
     probabilities: bool = False  # of hinge: it compares those, not margins
     temperature: Positive = 1.0  # of the teacher's scores, in kl, pointwise and duo: below 1 sharpens them
     labels: NotNegative = 0.0  # of kl and margin_mse: this much of softmax on the labels is added
-
-    def __post_init__(self) -> None:
-        check(self)
 
     @property
     def taught(self) -> bool:
@@ -194,25 +200,23 @@ class Loss:
 _SHARED = ("pointwise", "duo", "logit_mse_ce")  # between labels and a teacher
 
 
-@dataclass(frozen=True, slots=True)
-class Optimiser:
+class Optimiser(Settings):
     """AdamW (Loshchilov & Hutter 2019) and its schedule. Biases and norms do not decay."""
 
-    learning_rate: Positive = 2e-5
-    head_learning_rate: Positive | None = None  # of what is new in the head; None: as all
-    betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
-    epsilon: Positive = 1e-8
-    weight_decay: NotNegative = 0.01
+    learning_rate: Positive = 2e-5  # the highest, at the end of the warm-up
+    head_learning_rate: Positive | None = None  # of what is new in the head; left out: as all
+    betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)  # of the running means of the gradient and its square
+    epsilon: Positive = 1e-8  # added to the root that the step is divided by
+    weight_decay: NotNegative = 0.01  # decoupled from the gradient
     warm_up: NotNegative = 0.1  # steps, or below 1 a share of all
     schedule: Literal["linear", "constant"] = "linear"  # after the warm-up: down to 0, or as it is
-    steps: Count | None = None
-    epochs: Positive | None = None  # how often each relevant text comes; of teacher_pairs each query
+    steps: Count | None = None  # how many there are ...
+    epochs: Positive | None = None  # ... or how often each relevant text comes; of teacher_pairs each query
     dropout: BelowOne = 0.1  # of hidden states, and where inputs are padded of attention too
     clip: NotNegative = 1.0  # largest norm of the gradient; 0: any
     accumulate: Count = 1  # batches a step
 
-    def __post_init__(self) -> None:
-        check(self)
+    def model_post_init(self, _: object) -> None:
         if (self.steps is None) == (self.epochs is None):
             raise InputError("[optimiser] has not one of steps and epochs", remedy="give one of them")
         if self.steps is not None and self.warm_up >= 1 and self.warm_up > self.steps:
@@ -222,46 +226,35 @@ class Optimiser:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """How the work is done. A run may be resumed with other values of what is not in its `repr`: they do not
-    change what a batch teaches."""
+class Run(Settings):
+    """How the work is done. A run may be resumed with other values of some fields, which do not change what a
+    batch teaches: those that are left out of its `repr`."""
 
-    seed: Whole = 0
+    seed: Whole = 0  # of new weights, of what is drawn and of dropout
     batch: Count = 32  # texts (balanced), ordered pairs (duo) or queries (grouped, duo_lists), on all devices
-    tokens: Count | None = field(default=None, repr=False)  # at once in the model: larger batches are split
+    tokens: Count | None = Field(default=None, repr=False)  # at once in the model: larger batches are split
     precision: Literal["auto", "fp32", "bf16"] = "auto"  # bf16 on CUDA; the weights are fp32 in any case
-    compile: bool = field(default=False, repr=False)  # layers by torch.compile: a minute, then faster steps
-    log_every: Count = field(default=10, repr=False)
-    checkpoint_every: Count = field(default=1000, repr=False)
-    patience: Count | None = None  # after so many dev runs without a better one it stops; None: never
-
-    def __post_init__(self) -> None:
-        check(self)
+    compile: bool = Field(default=False, repr=False)  # layers by torch.compile: a minute, then faster steps
+    log_every: Count = Field(default=10, repr=False)  # steps
+    checkpoint_every: Count = Field(default=1000, repr=False)  # steps: what --resume starts from
+    patience: Count | None = None  # after so many dev runs without a better one it stops; left out: never
 
 
-@dataclass(frozen=True, slots=True)
-class Dev:
+class Dev(Settings):
     """A run to be reranked now and then: the weights that do it best are kept."""
 
-    queries: Text
-    qrels: Text
-    corpus: tuple[Text, ...]
-    run: Text
+    queries: Text  # a file, as `tamis run` takes it
+    qrels: Text  # a file with their judgments
+    corpus: tuple[Text, ...]  # an index, or files and folders as `tamis index` takes them
+    run: Text  # a file with their candidates
     depth: Count = 100  # how many candidates of each query; duo takes 20 of them at most
-    measure: Text = "nDCG@10"
+    measure: Text = "nDCG@10"  # of the dev run, in the language of `tamis eval`
     every: Count = 1000  # steps
     field: TopicField = "title"  # the part of a TREC topic that is the query
-    only: tuple[Text, ...] | None = (
-        None  # the ids of those queries that are ranked; None: all that are judged
-    )
-
-    def __post_init__(self) -> None:
-        check(self)
+    only: tuple[Text, ...] | None = None  # ids of the queries that are ranked; left out: all judged ones
 
 
-@dataclass(frozen=True, slots=True)
-class Folds:
+class Folds(Settings):
     """Cross-validation: for each fold a model, made of the queries that the fold trains on, which then
     reranks those that it tests on. See `tamis.train.folds`."""
 
@@ -269,12 +262,11 @@ class Folds:
     count: Count | None = None  # ... or how many to make, of alike difficulty
     seed: Whole = 0  # of those that are made, and of what is held out
     held_out: BelowOne = 0.1  # the share of its training queries that [dev] has, where a fold names none
-    run: Text | None = None  # candidates to rerank; None: those of the first [[data]] that is not whole
+    run: Text | None = None  # candidates to rerank; left out: those of the first [[data]] that is not whole
     depth: Count = 1000  # how many of them for each query
-    pipeline: Text | None = None  # what reranks them, {model} being the model; None: the recipe's own stage
+    pipeline: Text | None = None  # that reranks them, with {model} in it; left out: the recipe's own stage
 
-    def __post_init__(self) -> None:
-        check(self)
+    def model_post_init(self, _: object) -> None:
         if (not self.files) == (self.count is None):
             raise InputError("[folds] has not one of files and count", remedy="give one of them")
         if self.pipeline is not None and ("{model}" not in self.pipeline or '"{model}"' in self.pipeline):
@@ -284,19 +276,14 @@ class Folds:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Settings):
     """Tokens of an input, as the stages have them."""
 
-    query: Count | None = None  # 64, for duo and listwise 62
-    total: Count = 512
-
-    def __post_init__(self) -> None:
-        check(self)
+    query: Count | None = None  # left out: 64, for duo and listwise 62
+    total: Count = 512  # of the query, the text or texts, and special tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
+class Recipe(Settings):
     """All that decides what is trained.
 
     >>> recipe = Recipe(Model("my-encoder"), (Data(set="training-set"),), Optimiser(steps=100))
@@ -307,16 +294,15 @@ class Recipe:
     model: Model
     data: tuple[Data, ...]
     optimiser: Optimiser
-    run: Run = field(default_factory=Run)
-    examples: Examples = field(default_factory=Examples)
-    loss: Loss = field(default_factory=Loss)
-    limits: Limits = field(default_factory=Limits)
+    run: Run = Run()
+    examples: Examples = Examples()
+    loss: Loss = Loss()
+    limits: Limits = Limits()
     dev: Dev | None = None
-    about: str = ""
+    about: str = ""  # a note, which changes nothing
     folds: Folds | None = None
 
-    def __post_init__(self) -> None:
-        check(self)
+    def model_post_init(self, _: object) -> None:
         if not self.data:
             raise InputError("the recipe has no data", remedy="add a table [[data]]")
         _check_chain(self.data, self.optimiser.steps)
@@ -439,7 +425,7 @@ KINDS: Mapping[LossName, tuple[Kind, ...]] = {
 
 
 def read_recipe(path: str | Path) -> Recipe:
-    """The recipe of a file, on top of its base.
+    """The recipe of a file, on top of its base: of the kind that its table among `TABLES` says.
 
     >>> file = getfixture("tmp_path") / "mine.toml"
     >>> _ = file.write_text('''
@@ -457,7 +443,29 @@ def read_recipe(path: str | Path) -> Recipe:
     >>> recipe.model.start, recipe.optimiser.learning_rate, recipe.optimiser.steps
     ('my-encoder', 1e-05, 100000)
     """
-    return build(Recipe, read_tables(path, "train"), path)
+    tables = read_tables(path, "train")
+    named = [name for name in TABLES if name in tables]
+    if len(named) > 1:
+        raise InputError(
+            f"the recipe has [{named[0]}] and [{named[1]}]",
+            remedy="leave out one of them: a model has one architecture",
+            path=path,
+        )
+    return build(kind_of(named[0]) if named else Recipe, tables, path)
+
+
+#: The tables that make a recipe one for another architecture than mono's and duo's, of which it may have one.
+TABLES = {
+    "cascade": "tamis.train.cascade_recipe.CascadeRecipe",
+    "listwise": "tamis.train.listwise_recipe.ListRecipe",
+    "longdoc": "tamis.train.longdoc_recipe.LongRecipe",
+}
+
+
+def kind_of(table: str) -> type[Recipe]:
+    """The recipe that has a table."""
+    module, _, name = TABLES[table].rpartition(".")
+    return cast(type[Recipe], getattr(import_module(module), name))
 
 
 _R = TypeVar("_R", bound=Recipe)
@@ -469,7 +477,7 @@ def in_steps(recipe: _R, epoch: int) -> _R:
     if plan.epochs is None:
         return recipe
     steps = max(round(plan.epochs * epoch / plan.accumulate), 1)
-    return replace(recipe, optimiser=replace(plan, steps=steps, epochs=None))
+    return changed(recipe, optimiser=changed(plan, steps=steps, epochs=None))
 
 
 def in_pairs(recipe: Recipe) -> bool:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from tamis.base.errors import InputError
-from tamis.base.fields import Count, Text, Whole, check
 from tamis.models.config import MOST
+from tamis.models.settings import Count, Settings, Text, Whole
 from tamis.models.templates import Form
 
 
@@ -25,23 +24,20 @@ def check_sizes(sizes: object) -> None:
             raise InputError(f"{name} of [{where}] is {value:,}", remedy=f"use at most {MOST[name]:,}")
 
 
-@dataclass(frozen=True, slots=True)
-class Narrow:
+class Narrow(Settings):
     """The sizes of a narrower model that has the start's words and new layers: see `tamis.train.narrow`."""
 
-    layers: Count
-    hidden: Count
-    heads: Count
-    feed_forward: Count
+    layers: Count  # how many
+    hidden: Count  # width of the hidden states
+    heads: Count  # of attention; they divide `hidden`
+    feed_forward: Count  # width inside a layer
     positions: Count | None = None  # tokens that it reads at most (as many as the start)
 
-    def __post_init__(self) -> None:
-        check(self)
+    def model_post_init(self, _: object) -> None:
         check_sizes(self)
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
+class Model(Settings):
     """Where training starts."""
 
     start: Text  # a bundled model, a folder or a name on the hub
@@ -51,10 +47,9 @@ class Model:
     layers: tuple[Whole, ...] | None = None  # those to keep, numbered from 0 (all)
     embedding: Count | None = None  # a narrower table of words: see `tamis.train.factorise`
     narrow: Narrow | None = None  # a narrower model over its words
-    form: Form | None = None  # of mono's inputs: see `tamis.models.templates`; None: as the start has it
+    form: Form | None = None  # of mono's inputs: see `tamis.models.templates`; left out: as the start has it
 
-    def __post_init__(self) -> None:
-        check(self)
+    def model_post_init(self, _: object) -> None:
         if self.layers is not None and (not self.layers or list(self.layers) != sorted(set(self.layers))):
             raise InputError(
                 f"layers of [model] is {list(self.layers)}", remedy="name each once, in their order"

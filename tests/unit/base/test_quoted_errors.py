@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tamis.base.errors import InputError, TamisError, quoted
-from tamis.base.fields import read_toml
 from tamis.core.language import parse
 from tamis.formats import read_candidates, read_corpus, read_qrels, read_queries, read_run
 from tamis.models.config import read_config
+from tamis.models.settings import read_toml
 from tamis.train.recipe import read_recipe
 
 LONG = "x" * 1_000_000

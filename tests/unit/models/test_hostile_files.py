@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from tamis.base.errors import InputError, TamisError
-from tamis.base.fields import read_toml
 from tamis.evaluate.folds import read_folds
 from tamis.formats import read_corpus, read_queries
 from tamis.models.checkpoint import load_checkpoint
 from tamis.models.config import read_config
 from tamis.models.exits import has_exits
 from tamis.models.long_plan import read_plan
+from tamis.models.settings import read_toml
 from tamis.models.tokenizer import Tokenizer
 from tamis.models.weights import stored_tensors
 from tamis.rank.groupwise import GroupwiseModel

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ pytest.importorskip("torch", reason="needs torch: pip install 'tamis[torch]'")
 from tamis.base.errors import InputError, StorageError
 from tamis.cli.training import check_out
 from tamis.models.long_plan import LongDoc
+from tamis.models.settings import changed
 from tamis.train.distill_recipe import LM, DistillRecipe, Ranker, Student
 from tamis.train.distillation import distill
 from tamis.train.longdoc import train_by_recipe as train_long_by_recipe
@@ -63,7 +63,7 @@ def recipe(made: Path, data: dict[str, Any] | None = None, **changes: Any) -> Re
         examples=Examples(group=2),
         limits=Limits(8, 32),
     )
-    return replace(least, data=(replace(files, **data or {}),), **changes)
+    return changed(least, data=(changed(files, **data or {}),), **changes)
 
 
 def refused(plan: Recipe, out: Path, watch: Watch | None = None) -> str:
@@ -86,7 +86,7 @@ def test_a_mistake_in_one_of_several_data_says_in_which(made: Path, tmp_path: Pa
     (tmp_path / "more.txt").write_text((made / "qrels.txt").read_text() + "q9 0 d1 1\n")
     first = recipe(made)
     (second,) = recipe(made, {"qrels": str(tmp_path / "more.txt")}).data
-    said = refused(replace(first, data=(*first.data, second)), tmp_path / "out")
+    said = refused(changed(first, data=(*first.data, second)), tmp_path / "out")
     assert said.startswith(
         f"{second.queries}: the qrels judge documents for queries that are not given: 'q9'"
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ pytest.importorskip("torch", reason="needs torch: pip install 'tamis[torch]'")
 
 from tamis.base.errors import InputError
 from tamis.models.checkpoint import load_checkpoint
+from tamis.models.settings import changed
 from tamis.models.tokenizer import Tokenizer
 from tamis.train.dev import open_dev
 from tamis.train.recipe import Data, Dev, Examples, Limits, Model, Optimiser, Recipe, read_recipe
@@ -56,7 +56,7 @@ def data(made: Path, **changes: Any) -> Data:
         corpus=(str(made / "c.tsv"),),
         run=str(made / "run.txt"),
     )
-    return replace(least, **changes)
+    return changed(least, **changes)
 
 
 def opened(made: Path, **changes: Any) -> TrainingSet:
@@ -66,7 +66,7 @@ def opened(made: Path, **changes: Any) -> TrainingSet:
 def dev(made: Path, **changes: Any) -> Dev:
     given = data(made)
     least = Dev(str(given.queries), str(given.qrels), given.corpus, str(given.run))
-    return replace(least, **changes)
+    return changed(least, **changes)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,11 @@ def test_who_watches_is_told_of_what_was_left_out(made: Path, tmp_path: Path) ->
     [
         ("[[data]]", 'field = "body"', "field of [data] is 'body': it must be one of title, desc, narr, "),
         ("[dev]", 'field = "body"', "field of [dev] is 'body': it must be one of title, desc, narr, "),
-        ("[[data]]", "only = [301]", "only of [data] is [301]: it must be a list of texts that is not empty"),
+        (
+            "[[data]]",
+            "only = [301]",
+            "only of [data] is [301]: it must be a list of texts that are not empty",
+        ),
     ],
 )
 def test_what_is_refused(table: str, line: str, said: str, made: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from tamis.base.documents import Document
 from tamis.base.errors import InputError
 from tamis.infer.torch_backend import TorchBackend
 from tamis.models.checkpoint import load_checkpoint
+from tamis.models.settings import changed
 from tamis.models.tokenizer import Tokenizer
 from tamis.train.dev import open_dev
 from tamis.train.recipe import Dev, Limits
@@ -59,7 +60,7 @@ def test_a_dev_run_is_reranked_as_the_stage_would(folder: Path, tmp_path: Path) 
     assert dev.score(TorchBackend(checkpoint, "cpu")) == pytest.approx(
         sum(1 / math.log2(rank + 1) for rank in ranks) / 2
     )
-    long = replace(settings, corpus=(str(tmp_path / "long.jsonl"),))
+    long = changed(settings, corpus=(str(tmp_path / "long.jsonl"),))
     (tmp_path / "long.jsonl").write_text(
         "".join(json.dumps({"_id": d.id, "text": "a " * 600}) + "\n" for d in documents)
     )
@@ -72,5 +73,5 @@ def test_a_dev_run_is_reranked_as_the_stage_would(folder: Path, tmp_path: Path) 
     assert len(in_twos.inputs) == 2 * 10 * 9
     with pytest.raises(InputError, match="there is no measure 'nDGC'"):
         open_dev(
-            replace(settings, measure="nDGC"), Tokenizer(folder), checkpoint.config, Limits(), pairs=False
+            changed(settings, measure="nDGC"), Tokenizer(folder), checkpoint.config, Limits(), pairs=False
         )

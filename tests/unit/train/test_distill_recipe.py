@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tamis.base.errors import InputError
+from tamis.models.settings import changed
 from tamis.train.distill_recipe import LM, DistillRecipe, Ranker, Student, Terms, read_distill_recipe
 from tamis.train.pretrain_recipe import Random
 from tamis.train.recipe import Loss, bundled
@@ -52,7 +51,7 @@ def test_the_three_recipes_of_the_paper(tmp_path: Path) -> None:
     own = read("tinybert-ranker", f"{teacher}[student]\nkeep = [0, 3]\n[ranker.optimiser]\nepochs = 2\n")
     assert own.student == Student(keep=(0, 3))  # in place of random weights
     assert own.ranker and first.ranker
-    assert own.ranker.optimiser == replace(first.ranker.optimiser, steps=None, epochs=2.0)
+    assert own.ranker.optimiser == changed(first.ranker.optimiser, steps=None, epochs=2.0)
 
 
 @pytest.mark.parametrize(
@@ -112,16 +111,15 @@ def test_a_recipe_has_a_phase_and_a_student_a_start(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "header", "field"),
     [
-        (table, header, field.name)
+        (table, header, field)
         for table, header, kind in (
             ("student", "[student]", Student),
             ("lm", "[lm]", LM),
             ("ranker", "[ranker]", Ranker),
-            ("terms", "[ranker.terms]", Terms),
+            ("ranker.terms", "[ranker.terms]", Terms),
         )
-        for field in dataclasses.fields(kind)
-        if field.name
-        not in ("random", "optimiser", "terms", "run", "data", "loss", "examples", "limits", "dev")
+        for field in kind.model_fields
+        if field not in ("random", "optimiser", "terms", "run", "data", "loss", "examples", "limits", "dev")
     ],
 )
 def test_every_field_has_a_type_that_is_checked(table: str, header: str, field: str, tmp_path: Path) -> None:

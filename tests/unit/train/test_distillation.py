@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from tamis.models.checkpoint import load_checkpoint  # noqa: E402
 from tamis.models.encoder import Encoder  # noqa: E402
 from tamis.models.lists import begin_lists, save_lists  # noqa: E402
 from tamis.models.long_plan import PLAN  # noqa: E402
+from tamis.models.settings import changed  # noqa: E402
 from tamis.models.templates import Inputs  # noqa: E402
 from tamis.models.tokenizer import Tokenizer  # noqa: E402
 from tamis.models.weights import stored_tensors, write_tensors  # noqa: E402
@@ -68,7 +68,7 @@ def made(tiny_checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPath
 def lm(made: Path, **changes: Any) -> LM:
     plan = Optimiser(learning_rate=3e-3, steps=STEPS)
     run = Run(batch=4, checkpoint_every=2, log_every=2)
-    return replace(LM(str(made / "lm"), (str(made / "corpus.jsonl"),), plan, length=24, run=run), **changes)
+    return changed(LM(str(made / "lm"), (str(made / "corpus.jsonl"),), plan, length=24, run=run), **changes)
 
 
 def files(made: Path) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def ranker(made: Path, **changes: Any) -> Ranker:
         limits=Limits(8, 32),
         run=Run(batch=4, checkpoint_every=2, log_every=2),
     )
-    return replace(least, **changes)
+    return changed(least, **changes)
 
 
 def both(made: Path) -> DistillRecipe:
@@ -249,7 +249,7 @@ def test_queries_without_judgments_are_learned_from_a_teacher_alone(made: Path, 
     plan = ranker(made, data=(data,), loss=Loss("kl"), terms=None, optimiser=Optimiser(steps=2))
     distilled(DistillRecipe(Student(layers=1), ranker=plan), tmp_path)
     with pytest.raises(InputError, match=r"learns from labels, and .* has no qrels"):
-        replace(plan, loss=Loss("logit_mse_ce", alpha=0.5))
+        changed(plan, loss=Loss("logit_mse_ce", alpha=0.5))
 
 
 def test_from_labels_it_is_trained_as_by_train(made: Path, tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def test_a_duo_teaches_a_duo(made: Path, tmp_path: Path, tiny_checkpoint: Callab
     plan = ranker(made, teacher=str(duo), examples=Examples("duo"), optimiser=Optimiser(steps=2))
     distilled(DistillRecipe(Student(layers=1), ranker=plan), tmp_path / "out")
     assert load_checkpoint(tmp_path / "out" / "last").config.segments == 3
-    mono = replace(plan, teacher=str(made / "mono"))
+    mono = changed(plan, teacher=str(made / "mono"))
     with pytest.raises(InputError, match="inputs of 3 segments for a teacher of 2"):
         distilled(DistillRecipe(Student(start=str(duo), layers=1), ranker=mono), tmp_path / "no")
 
@@ -295,7 +295,7 @@ def test_a_duo_teaches_a_duo(made: Path, tmp_path: Path, tiny_checkpoint: Callab
 
 
 def test_the_same_seed_gives_the_same_weights(made: Path, tmp_path: Path) -> None:
-    plan = replace(both(made), student=Student(random=Random(layers=2, hidden=8)))
+    plan = changed(both(made), student=Student(random=Random(layers=2, hidden=8)))
     torch.manual_seed(1)
     one = distilled(plan, tmp_path / "one")
     torch.manual_seed(2)  # what else draws random numbers has nothing to do with it
@@ -328,9 +328,9 @@ def test_a_state_goes_with_both_phases(made: Path, tmp_path: Path) -> None:
     distilled(plan, tmp_path)
     assert plan.lm and plan.ranker
     for other in (
-        replace(plan, lm=replace(plan.lm, length=20)),
-        replace(plan, student=Student(keep=(0, 1))),
-        replace(plan, ranker=replace(plan.ranker, terms=Terms(hidden=2.0))),
+        changed(plan, lm=changed(plan.lm, length=20)),
+        changed(plan, student=Student(keep=(0, 1))),
+        changed(plan, ranker=changed(plan.ranker, terms=Terms(hidden=2.0))),
     ):
         with pytest.raises(InputError, match="is of another recipe, other data or another start"):
             distilled(other, tmp_path, resume=True)

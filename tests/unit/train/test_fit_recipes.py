@@ -6,14 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tamis.train.longdoc_recipe import LongRecipe, read_long_recipe
+from tamis.train.longdoc_recipe import LongRecipe
+from tamis.train.recipe import read_recipe
 
 DATA = '[[data]]\nset = "data"\n[dev]\nqueries = "q"\nqrels = "r"\ncorpus = ["c"]\nrun = "b"\n'
 
 
 def read(base: str, folder: Path) -> LongRecipe:
     (folder / "mine.toml").write_text(f'base = "{base}"\n{DATA}')
-    return read_long_recipe(folder / "mine.toml")
+    recipe = read_recipe(folder / "mine.toml")
+    assert isinstance(recipe, LongRecipe)
+    return recipe
 
 
 @pytest.mark.parametrize("base", ["cedr-vanilla", "cedr"])

@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,10 @@ from tamis.cli import main  # noqa: E402
 from tamis.core.ranking import Ranking  # noqa: E402
 from tamis.evaluate.folds import Fold, read_folds  # noqa: E402
 from tamis.formats import read_corpus, read_qrels, read_run  # noqa: E402
+from tamis.models.settings import changed  # noqa: E402
 from tamis.rank.given_run import Documents  # noqa: E402
 from tamis.train import folds as module  # noqa: E402
 from tamis.train.folds import DONE, RUN, fold_recipe, held_out, open_folds, pipeline_of, train_folds  # noqa: E402
-from tamis.train.longdoc_recipe import read_long_recipe  # noqa: E402
 from tamis.train.recipe import Examples, Folds, Loss, Recipe, read_recipe  # noqa: E402
 from tamis.train.state import STATE  # noqa: E402
 from tamis.train.watch import Watch  # noqa: E402
@@ -142,7 +141,7 @@ def test_what_a_fold_names_for_validation_is_its_dev_run() -> None:
 
 
 def test_without_a_dev_run_nothing_is_held_out(made: Path, tmp_path: Path) -> None:
-    plan = replace(recipe(made, tmp_path), dev=None)
+    plan = changed(recipe(made, tmp_path), dev=None)
     assert [len(fold.train) for fold in open_folds(plan)] == [6, 6, 6]
 
 
@@ -155,7 +154,7 @@ def test_folds_are_made_where_none_are_given(made: Path, tmp_path: Path) -> None
 
 def test_folds_are_made_of_those_queries_that_are_learned_from(made: Path, tmp_path: Path) -> None:
     plan = recipe(made, tmp_path, folds="count = 2")
-    some = replace(plan, dev=None, data=(replace(plan.data[0], only=("q1", "q4", "q7")),))
+    some = changed(plan, dev=None, data=(changed(plan.data[0], only=("q1", "q4", "q7")),))
     assert sorted(qid for fold in open_folds(some) for qid in fold.test) == ["q1", "q4", "q7"]
 
 
@@ -164,7 +163,7 @@ def test_only_what_can_be_measured_is_held_out(made: Path, tmp_path: Path) -> No
     judged = {**JUDGED, **{qid: {"d1": 0} for qid in ("q1", "q4", "q7")}}
     plan = recipe(made, tmp_path, judged=judged, folds=f'files = ["{made / "folds.json"}"]\nheld_out = 0.9')
     assert plan.dev is not None
-    plan = replace(plan, dev=replace(plan.dev, only=("q0", "q1", "q3", "q4", "q6", "q7")))
+    plan = changed(plan, dev=changed(plan.dev, only=("q0", "q1", "q3", "q4", "q6", "q7")))
     held = [set(fold.validation) for fold in open_folds(plan)]
     assert held == [{"q3", "q6"}, {"q0", "q6"}, {"q0", "q3"}]
 
@@ -172,7 +171,7 @@ def test_only_what_can_be_measured_is_held_out(made: Path, tmp_path: Path) -> No
 def test_another_collection_is_learned_from_whole_and_own_choices_stay(made: Path, tmp_path: Path) -> None:
     plan = recipe(made, tmp_path)
     (data,) = plan.data
-    plan = replace(plan, data=(replace(data, whole=True), replace(data, only=("q0", "q5", "q7"))))
+    plan = changed(plan, data=(changed(data, whole=True), changed(data, only=("q0", "q5", "q7"))))
     first, second = fold_recipe(plan, Fold(("q0", "q7", "q8"), ("q5",), ("q1",))).data
     assert first.only is None and second.only == ("q0", "q7")
 
@@ -322,7 +321,7 @@ def test_what_is_done_is_not_ranked_again_and_another_pipeline_trains_nothing(
     before = (out / RUN).read_bytes()
     train_folds(plan, out, device="cpu", resume=True, watch=Lethal(ranked=1))  # nothing is
     assert plan.folds is not None
-    other = replace(plan, folds=replace(plan.folds, pipeline="mono(model={model}, score=logit) % 2"))
+    other = changed(plan, folds=changed(plan.folds, pipeline="mono(model={model}, score=logit) % 2"))
     watch = Lethal()
     train_folds(other, out, device="cpu", resume=True, watch=watch)
     assert watch.folds == [] and (out / RUN).read_bytes() != before
@@ -332,12 +331,12 @@ def test_what_is_done_is_not_ranked_again_and_another_pipeline_trains_nothing(
 def test_a_fold_that_was_trained_otherwise_is_not_taken_for_this_one(made: Path, tmp_path: Path) -> None:
     plan, out = recipe(made, tmp_path), tmp_path / "out"
     train_folds(plan, out, device="cpu")
-    slower = replace(plan, optimiser=replace(plan.optimiser, learning_rate=1e-3))
+    slower = changed(plan, optimiser=changed(plan.optimiser, learning_rate=1e-3))
     with pytest.raises(InputError, match="was trained by another recipe, on other folds or other data"):
         train_folds(slower, out, device="cpu", resume=True)
-    changed = {**JUDGED, "q3": {"d5": 1}}
+    other = {**JUDGED, "q3": {"d5": 1}}
     with pytest.raises(InputError, match="was trained by another recipe"):
-        train_folds(recipe(made, tmp_path, judged=changed), out, device="cpu", resume=True)
+        train_folds(recipe(made, tmp_path, judged=other), out, device="cpu", resume=True)
     before = (out / "folds.json").read_bytes()
     other = recipe(made, tmp_path, folds="count = 3")
     with pytest.raises(InputError, match=r"folds.json has other folds than the recipe: go on with those"):
@@ -383,7 +382,7 @@ def test_the_stage_reads_as_the_model_was_trained(made: Path, tmp_path: Path) ->
         ),
     ):
         plan = f'[longdoc]\nkind = "{kind}"\nwindow = 8\nstride = 6\nquery = 4\nsequence = 16\npassages = 3'
-        assert pipeline_of(read_long_recipe(written(made, tmp_path, rest=plan))) == stage
+        assert pipeline_of(read_recipe(written(made, tmp_path, rest=plan))) == stage
         module._check_pipeline(stage)
 
 
@@ -415,7 +414,7 @@ def test_folds_that_cannot_be_meant(line: str, said: str, made: Path, tmp_path: 
     assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("field", [field.name for field in fields(Folds)])
+@pytest.mark.parametrize("field", list(Folds.model_fields))
 def test_every_field_has_a_type_that_is_checked(field: str, made: Path, tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=rf"{field} of \[folds\] is datetime.date\(2020, 1, 1\): it must be "
@@ -427,14 +426,14 @@ def test_what_cannot_be_trained_by_folds_is_refused_before_any_work(made: Path, 
     plan = recipe(made, tmp_path)
     (data,) = plan.data
     assert plan.folds is not None
-    for changed, said in (
-        ({"data": (replace(data, whole=True),)}, "every [[data]] is whole: leave one to the folds"),
-        ({"folds": None, "data": (replace(data, whole=True),)}, "[[data]] is whole, and there are no folds"),
-        ({"data": (replace(data, run=None),)}, "[folds] lacks run: give the candidates"),
+    for values, said in (
+        ({"data": (changed(data, whole=True),)}, "every [[data]] is whole: leave one to the folds"),
+        ({"folds": None, "data": (changed(data, whole=True),)}, "[[data]] is whole, and there are no folds"),
+        ({"data": (changed(data, run=None),)}, "[folds] lacks run: give the candidates"),
         ({"data": (type(data)(set="s"),)}, "s cannot be split into folds: give queries and qrels, or whole"),
     ):
         with pytest.raises(InputError) as caught:
-            replace(plan, **changed)  # type: ignore[arg-type]
+            changed(plan, **values)
         assert said in str(caught.value)
     for folds, said in (
         (Folds(count=2, pipeline="mono(modl={model})"), "mono has no option 'modl'"),
@@ -443,15 +442,15 @@ def test_what_cannot_be_trained_by_folds_is_refused_before_any_work(made: Path, 
         (Folds(count=2, run=str(made / "folds.json")), "folds.json"),
     ):
         with pytest.raises(InputError) as caught:
-            train_folds(replace(plan, folds=folds), tmp_path / "out", device="cpu")
+            train_folds(changed(plan, folds=folds), tmp_path / "out", device="cpu")
         assert said in str(caught.value)
     assert not (tmp_path / "out").exists()
     (tmp_path / "other.json").write_text('[["x1"], ["x2"]]')
-    other = replace(plan, folds=Folds(files=(str(tmp_path / "other.json"),)))
+    other = changed(plan, folds=Folds(files=(str(tmp_path / "other.json"),)))
     with pytest.raises(InputError, match="has no training query of fold 1: check that the folds are of"):
         train_folds(other, tmp_path / "out", device="cpu")
     (tmp_path / "half.txt").write_text("q0 Q0 d1 1 1 x\nq3 Q0 d1 1 1 x\n")
-    half = replace(plan, folds=replace(plan.folds, run=str(tmp_path / "half.txt")))
+    half = changed(plan, folds=changed(plan.folds, run=str(tmp_path / "half.txt")))
     with pytest.raises(InputError, match="has no candidates for the test queries of fold 3: give a run"):
         train_folds(half, tmp_path / "out", device="cpu")
 
@@ -462,14 +461,14 @@ def test_a_fold_that_cannot_be_trained_is_named_before_the_others_are(made: Path
     two.write_text(json.dumps([GROUPS[0], GROUPS[1]]))
     plan = recipe(made, tmp_path, judged=nothing, folds=f'files = ["{two}"]')
     with pytest.raises(InputError, match="fold 2 has no query with a relevant document for its training in"):
-        train_folds(replace(plan, dev=None), tmp_path / "out", device="cpu")
+        train_folds(changed(plan, dev=None), tmp_path / "out", device="cpu")
     split = {"train_qids": GROUPS[1], "predict": {"dev": GROUPS[0], "test": GROUPS[2]}}
     two.write_text(json.dumps({"s1": split}))
     with pytest.raises(InputError, match="fold 1 has no query with a relevant document for its dev run in"):
         train_folds(plan, tmp_path / "out", device="cpu")
     assert not (tmp_path / "out").exists()
     plan = recipe(made, tmp_path)
-    large = replace(plan, examples=Examples("balanced"), loss=Loss("pointwise"))
-    large = replace(large, data=(replace(plan.data[0], sample=99),))
+    large = changed(plan, examples=Examples("balanced"), loss=Loss("pointwise"))
+    large = changed(large, data=(changed(plan.data[0], sample=99),))
     with pytest.raises(InputError, match=r"^fold-1: a sample of 99 relevant documents where there are 10"):
         train_folds(large, tmp_path / "out", device="cpu")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from tamis import Document, Index  # noqa: E402
 from tamis.base.errors import InputError  # noqa: E402
 from tamis.formats import read_corpus, read_qrels, read_queries  # noqa: E402
 from tamis.models.long_plan import LongDoc  # noqa: E402
+from tamis.models.settings import changed  # noqa: E402
 from tamis.models.tokenizer import Tokenizer  # noqa: E402
 from tamis.train import folds as module  # noqa: E402
 from tamis.train.examples import training_set  # noqa: E402
@@ -73,7 +73,7 @@ def recipe(files: Path, *more: Data, corpus: str = "c.jsonl") -> Recipe:
     )
 
 
-def changed(path: Path, old: str, new: str) -> None:
+def edit(path: Path, old: str, new: str) -> None:
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
@@ -93,7 +93,7 @@ def refused(plan: Recipe, files: Path, change: Callable[[], object]) -> None:
 def test_another_text_in_the_corpus(corpus: str, files: Path) -> None:
     file = files / "c.jsonl" if corpus == "c.jsonl" else files / "corpus" / "c.jsonl"
     plan = recipe(files, corpus=corpus)
-    refused(plan, files, lambda: changed(file, "flour and sieve", "flour or sieve"))
+    refused(plan, files, lambda: edit(file, "flour and sieve", "flour or sieve"))
 
 
 def test_another_commit_of_the_index(files: Path) -> None:
@@ -120,7 +120,7 @@ def test_another_head_of_a_start_that_is_a_model_of_long_documents(files: Path) 
     train_folds(plan, files / "first", device="cpu")
     start = files / "first" / "fold-1" / "last"
     other = (files / "first" / "fold-2" / "last" / "tamis.safetensors").read_bytes()
-    again = replace(plan, model=Model(str(start)))
+    again = changed(plan, model=Model(str(start)))
     refused(again, files, lambda: (start / "tamis.safetensors").write_bytes(other))
 
 
@@ -143,7 +143,7 @@ def test_another_set(files: Path) -> None:
 
 def test_other_triples(files: Path) -> None:
     plan = recipe(files, Data(triples=str(files / "triples.tsv"), whole=True))
-    refused(plan, files, lambda: changed(files / "triples.tsv", "a cake", "no cake"))
+    refused(plan, files, lambda: edit(files / "triples.tsv", "a cake", "no cake"))
 
 
 def test_other_gains_of_what_it_learns_from(files: Path) -> None:
@@ -154,7 +154,7 @@ def test_other_gains_of_what_it_learns_from(files: Path) -> None:
         gains=str(files / "gains.jsonl"),
         folds=least.folds,
     )
-    refused(plan, files, lambda: changed(files / "gains.jsonl", '"d3", "gains": [1]', '"d3", "gains": [2]'))
+    refused(plan, files, lambda: edit(files / "gains.jsonl", '"d3", "gains": [1]', '"d3", "gains": [2]'))
     # the second fold tests on that query, and has not seen its gains
     before = (files / "gains.jsonl").read_text()
     of_fold = [module.fold_recipe(plan, fold) for fold in module.open_folds(plan)]

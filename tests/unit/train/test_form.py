@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,6 +19,7 @@ from tamis.infer.torch_backend import TorchBackend  # noqa: E402
 from tamis.models import templates  # noqa: E402
 from tamis.models.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
 from tamis.models.config import FORM  # noqa: E402
+from tamis.models.settings import changed  # noqa: E402
 from tamis.models.templates import ABLATED, Form, Tokenised  # noqa: E402
 from tamis.models.tokenizer import Tokenizer  # noqa: E402
 from tamis.rank.passage import MaxP  # noqa: E402
@@ -70,7 +70,7 @@ def recipe(folder: Path, form: Form | None, **changes: Any) -> Recipe:
         Drawn(group=3),
         limits=Limits(8, 32),
     )
-    return replace(least, **changes)
+    return changed(least, **changes)
 
 
 def trained(plan: Recipe, out: Path) -> Path:
@@ -196,7 +196,7 @@ def test_a_student_reads_as_its_teacher_does(folder: Path, tmp_path: Path) -> No
     bare = trained(recipe(folder, "no-segments"), tmp_path / "bare")
     drawn = Student(random=Random())
     result = distill(
-        DistillRecipe(drawn, ranker=replace(phase, teacher=str(bare))), tmp_path / "drawn", device="cpu"
+        DistillRecipe(drawn, ranker=changed(phase, teacher=str(bare))), tmp_path / "drawn", device="cpu"
     )
     assert not load_checkpoint(result.model).tensors["embeddings.segment"].any()
     with pytest.raises(InputError, match="reads inputs of the form swapped, the student of the form default"):

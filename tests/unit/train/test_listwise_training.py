@@ -20,6 +20,7 @@ from tamis.infer.listwise_backend import ListwiseBackend  # noqa: E402
 from tamis.models import states  # noqa: E402
 from tamis.models.checkpoint import load_checkpoint  # noqa: E402
 from tamis.models.lists import load_lists  # noqa: E402
+from tamis.models.settings import changed  # noqa: E402
 from tamis.models.templates import Inputs, Tokenised, listwise, text_spans  # noqa: E402
 from tamis.models.tokenizer import open_tokenizer  # noqa: E402
 from tamis.models.weights import stored_tensors  # noqa: E402
@@ -28,10 +29,10 @@ from tamis.rank.groups import drawn_groups  # noqa: E402
 from tamis.train import losses  # noqa: E402
 from tamis.train.dev import DevRun  # noqa: E402
 from tamis.train.listwise import ListBatch, ListDev, ListTask, in_groups, open_start, train_lists  # noqa: E402
-from tamis.train.listwise_recipe import ListRecipe, Listwise, is_list_recipe, read_list_recipe  # noqa: E402
+from tamis.train.listwise_recipe import ListRecipe, Listwise  # noqa: E402
 from tamis.train.loop import parameter_groups  # noqa: E402
 from tamis.train.ranking import train  # noqa: E402
-from tamis.train.recipe import Data, Dev, Limits, Loss, Model, Optimiser, Recipe, Run, bundled  # noqa: E402
+from tamis.train.recipe import Data, Dev, Limits, Loss, Model, Optimiser, Recipe, Run, bundled, read_recipe  # noqa: E402
 from tamis.train.recipe import Examples as Drawn  # noqa: E402
 from tamis.train.sets import Candidates, Group, Judged, TrainingSet  # noqa: E402
 from tamis.train.sources import Examples  # noqa: E402
@@ -78,7 +79,7 @@ def recipe(folder: Path, **changes: Any) -> ListRecipe:
         limits=Limits(8, 48),
         listwise=Listwise(n=N, k=10),
     )
-    return replace(least, **changes)
+    return changed(least, **changes)
 
 
 def task_of(plan: ListRecipe, set_: TrainingSet | None = None) -> ListTask:
@@ -170,7 +171,7 @@ def test_groups_that_are_not_full(folder: Path) -> None:
 def test_rectangles_and_parts_change_no_loss(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = recipe(folder, optimiser=Optimiser(steps=1, dropout=0.0))
     (whole,) = task_of(plan).parts(0, 0, 1)
-    task = task_of(replace(plan, run=Run(batch=4, tokens=80)))
+    task = task_of(changed(plan, run=Run(batch=4, tokens=80)))
     parts = task.parts(0, 0, 1)
     assert len(parts) > 1
     module = task.module.eval()
@@ -318,10 +319,11 @@ def test_from_a_listwise_model_its_head_goes_on_and_a_mono_is_a_mono(folder: Pat
 
 
 def test_the_bundled_recipe(tmp_path: Path) -> None:
-    assert "listwise" in bundled() and is_list_recipe("listwise") and not is_list_recipe("small")
+    assert "listwise" in bundled()
     path = tmp_path / "mine.toml"
     path.write_text('base = "listwise"\n[[data]]\nset = "data"\n')
-    found = read_list_recipe(path)
+    found = read_recipe(path)
+    assert isinstance(found, ListRecipe)
     assert found.listwise == Listwise(8, 20, 2) and found.examples.group == 8
     assert (found.examples.kind, found.loss.name, found.limits) == ("grouped", "listwise", Limits(62, 512))
 
@@ -352,7 +354,7 @@ def test_what_a_recipe_may_not_say(text: str, said: str, tmp_path: Path) -> None
     head = "" if "[[data]]" in text else '[[data]]\nset = "data"\n'
     path.write_text(f'base = "listwise"\n{head}[listwise]\n{text}\n')
     with pytest.raises(InputError, match=said):
-        read_list_recipe(path)
+        read_recipe(path)
 
 
 def test_too_many_texts_for_the_model_cost_no_time(

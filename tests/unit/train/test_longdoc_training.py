@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch", reason="needs torch: pip install 'tamis[tor
 from tamis import Mono  # noqa: E402
 from tamis.base.errors import InputError  # noqa: E402
 from tamis.models.long_plan import PLAN, LongDoc  # noqa: E402
+from tamis.models.settings import changed  # noqa: E402
 from tamis.models.states import first_states  # noqa: E402
 from tamis.models.templates import Tokenised  # noqa: E402
 from tamis.models.weights import stored_tensors  # noqa: E402
@@ -84,7 +85,7 @@ def recipe(
         Loss("hinge"),
         longdoc=LongDoc(kind, **{**SMALL, **(plan or {})}),
     )
-    return replace(least, **changes)
+    return changed(least, **changes)
 
 
 def trained(plan: LongRecipe, out: Path, **options: Any) -> Any:
@@ -132,7 +133,7 @@ KINDS = [
 def test_every_family_learns(kind: Any, folder: Path, tmp_path: Path) -> None:
     plan = recipe(folder, kind, {"keep": 0.5} if kind == "maxp" else {})
     if kind == "cedr-drmm":  # its hidden layer has five units only: with seed 0 all of them begin at 0
-        plan = replace(plan, run=replace(plan.run, seed=1))
+        plan = changed(plan, run=changed(plan.run, seed=1))
     trained(plan, tmp_path)
     losses = [line["loss"] for line in read_log(tmp_path)]
     assert np.mean(losses[-3:]) < 0.8 * np.mean(losses[:2]), losses
@@ -234,7 +235,7 @@ def test_after_a_kill_it_goes_on_as_if_nothing_had_happened(kind: Any, folder: P
 def test_a_run_goes_with_its_plan(folder: Path, tmp_path: Path) -> None:
     plan = recipe(folder, optimiser=Optimiser(steps=2))
     trained(plan, tmp_path)
-    other = replace(plan, longdoc=replace(plan.longdoc, tokens=30))
+    other = changed(plan, longdoc=changed(plan.longdoc, tokens=30))
     with pytest.raises(InputError, match="is of another recipe"):
         trained(other, tmp_path, resume=True)
 

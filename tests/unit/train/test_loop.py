@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from tamis.models.list_encoder import ListEncoder  # noqa: E402
 from tamis.models.long_plan import LongDoc  # noqa: E402
 from tamis.models.names import hugging_face_names  # noqa: E402
 from tamis.models.passages import new_model  # noqa: E402
+from tamis.models.settings import changed  # noqa: E402
 from tamis.models.templates import Special  # noqa: E402
 from tamis.models.weights import stored_tensors, write_tensors  # noqa: E402
 from tamis.train import recipe  # noqa: E402
@@ -110,7 +110,7 @@ def test_a_pooler_has_the_rate_of_the_encoder_whose_part_it_was(family: Any) -> 
     assert pooled == (family in ("bert", "albert"))
     new = {"head.output"} if pooled else {"head.dense", "head.output"}
     assert fast(Encoder(config(family))) == new
-    assert fast(Encoder(config(family)), replace(PLAN, head_learning_rate=None)) == set()
+    assert fast(Encoder(config(family)), changed(PLAN, head_learning_rate=None)) == set()
 
 
 def test_a_pooler_that_was_not_pretrained_is_new(

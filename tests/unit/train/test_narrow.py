@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 
 from tamis.base.errors import InputError
 from tamis.models.checkpoint import load_checkpoint, save_checkpoint
+from tamis.models.settings import changed
 from tamis.train.factorise import principal_axes
 from tamis.train.narrow import narrowed
 from tamis.train.recipe import Model, Narrow, read_recipe
@@ -92,7 +92,7 @@ def test_transformers_reads_the_same_scores(tiny_checkpoint: Tiny, tmp_path: Pat
 def test_it_reads_as_many_tokens_as_it_has_positions(tiny_checkpoint: Tiny, tmp_path: Path) -> None:
     folder = tiny_checkpoint(tmp_path / "wide")
     whole = load_start(Model(str(folder), labels=1, narrow=SIZES), seed=3)
-    short = load_start(Model(str(folder), labels=1, narrow=replace(SIZES, positions=9)), seed=3)
+    short = load_start(Model(str(folder), labels=1, narrow=changed(SIZES, positions=9)), seed=3)
     assert short.config.max_length == 9 and short.fingerprint != whole.fingerprint
     for name in whole.tensors:
         wanted = whole.tensors[name][:9] if name == "embeddings.position" else whole.tensors[name]

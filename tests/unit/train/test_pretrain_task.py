@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ torch = pytest.importorskip("torch", reason="needs torch: pip install 'tamis[tor
 
 from tamis.base.errors import InputError  # noqa: E402
 from tamis.models.checkpoint import load_checkpoint  # noqa: E402
+from tamis.models.settings import changed  # noqa: E402
 from tamis.models.weights import stored_tensors  # noqa: E402
 from tamis.train.pretrain import load_pretraining  # noqa: E402
 from tamis.train.pretrain_recipe import Data, Model, Objective, PretrainRecipe, Random, read_pretrain_recipe  # noqa: E402
@@ -58,7 +57,7 @@ def recipe(made: Path, *learn: str, **changes: Any) -> PretrainRecipe:
         Objective(learn or ("mlm", "nsp"), length=24),  # type: ignore[arg-type]
         Run(batch=4, checkpoint_every=3, log_every=2),
     )
-    return replace(least, **changes)
+    return changed(least, **changes)
 
 
 def weights(folder: Path) -> dict[str, np.ndarray]:
@@ -118,7 +117,7 @@ def test_the_papers_recipe(tmp_path: Path) -> None:
     path.write_text('base = "rop"\n[data]\ncorpus = ["c"]\n[optimiser]\nsteps = 20_000')
     rop = read_pretrain_recipe(path)
     assert rop.objective.learn == ("rop", "mlm") and rop.objective.mean_size == 3.0
-    assert rop.optimiser == replace(plan, steps=20_000)
+    assert rop.optimiser == changed(plan, steps=20_000)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +129,10 @@ def test_the_papers_recipe(tmp_path: Path) -> None:
         (("[data]", "[objective]\nlearn = ['nsp']\n[data]"), "has nsp without mlm: add mlm"),
         (("[data]", "[objective]\nlength = 4\n[data]"), "it must be a whole number of at least 5"),
         (("[data]", "[model.random]\nwidth = 4\n[data]"), "[model.random] has no field 'width'"),
-        (("[data]", "[model.random]\nlayers = 0\n[data]"), "layers of [random] is 0: it must be a whole"),
+        (
+            ("[data]", "[model.random]\nlayers = 0\n[data]"),
+            "layers of [model.random] is 0: it must be a whole",
+        ),
         (("steps = 9", "epochs = 9"), "[optimiser] has epochs, and a corpus is drawn from"),
         (('["c"]', "[]"), "corpus of [data] is []: name an index, or files"),
         (('corpus = ["c"]', ""), "[data] lacks corpus: give it a list of texts"),
@@ -142,17 +144,15 @@ def test_what_cannot_be_meant_is_refused(change: tuple[str, str], said: str, tmp
     assert said in refused(tmp_path / "mine.toml")
 
 
+TABLES = {"model": Model, "model.random": Random, "data": Data, "objective": Objective}
+
+
 @pytest.mark.parametrize(
     ("table", "field"),
-    [
-        (table, field.name)
-        for table, kind in (("model", Model), ("random", Random), ("data", Data), ("objective", Objective))
-        for field in dataclasses.fields(kind)
-        if field.name != "random"
-    ],
+    [(table, field) for table, kind in TABLES.items() for field in kind.model_fields if field != "random"],
 )
 def test_every_field_has_a_type_that_is_checked(table: str, field: str, tmp_path: Path) -> None:
-    header = "[model.random]" if table == "random" else f"[{table}]"
+    header = f"[{table}]"
     text = LEAST.replace(f"{field} = ", "# ") if table in ("model", "data") else LEAST + f"{header}\n"
     (tmp_path / "mine.toml").write_text(text.replace(header, f"{header}\n{field} = 2020-01-01"))
     assert refused(tmp_path / "mine.toml").startswith(f"{field} of [{table}] is datetime.date(2020, 1, 1): ")
@@ -200,7 +200,7 @@ def test_from_scratch_in_another_shape(made: Path, tmp_path: Path) -> None:
     assert after["bert.encoder.layer.0.intermediate.dense.weight"].shape == (12, 8)
     assert "bert.encoder.layer.1.output.dense.weight" not in after
     assert load_checkpoint(tmp_path / "last", require_head=False).config.layers == 1
-    other = pretrained(replace(plan, run=replace(plan.run, seed=1)), tmp_path / "other")
+    other = pretrained(changed(plan, run=changed(plan.run, seed=1)), tmp_path / "other")
     assert not np.array_equal(after[HEADS], other[HEADS])
 
 
@@ -232,7 +232,7 @@ def test_a_batch_that_is_split_has_the_gradient_of_the_whole(learn: tuple[str, .
     """Of ROP exactly; of MLM nearly, for inputs count alike, and not their tokens."""
     plan = recipe(made, *learn, optimiser=Optimiser(steps=1, dropout=0.0))
     _, whole = gradient(plan)
-    count, split = gradient(replace(plan, run=replace(plan.run, tokens=60)))
+    count, split = gradient(changed(plan, run=changed(plan.run, tokens=60)))
     _, shared = gradient(plan, world=2)
     assert count > 1
     for other in (split, shared):
@@ -259,7 +259,7 @@ def test_the_same_seed_gives_the_same_weights(made: Path, tmp_path: Path) -> Non
     plan = recipe(made, "rop", "mlm")
     one, again = pretrained(plan, tmp_path / "one"), pretrained(plan, tmp_path / "again")
     assert same(one, again)
-    assert not same(one, pretrained(replace(plan, run=replace(plan.run, seed=1)), tmp_path / "other"))
+    assert not same(one, pretrained(changed(plan, run=changed(plan.run, seed=1)), tmp_path / "other"))
 
 
 @pytest.mark.parametrize("killed", [2, 6, 8])
@@ -281,7 +281,7 @@ def test_a_state_goes_with_its_recipe_and_its_corpus(made: Path, tmp_path: Path)
     pretrained(plan, tmp_path / "out")
     with pytest.raises(InputError, match="has a training run in it: add --resume"):
         pretrained(plan, tmp_path / "out")
-    for other in (replace(plan, objective=Objective(("mlm",), length=24)), plan):
+    for other in (changed(plan, objective=Objective(("mlm",), length=24)), plan):
         if other is plan:
             (tmp_path / "corpus.jsonl").write_text(text.replace("soup", "cake"))
         with pytest.raises(InputError, match="is of another recipe, other data or another start"):

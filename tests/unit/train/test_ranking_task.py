@@ -7,7 +7,6 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from tamis.base.errors import CorruptError, InputError, StorageError, TamisError
 from tamis.core.ranking import Ranking  # noqa: E402
 from tamis.models.checkpoint import load_checkpoint  # noqa: E402
 from tamis.models.encoder import Encoder  # noqa: E402
+from tamis.models.settings import changed  # noqa: E402
 from tamis.models.templates import Tokenised  # noqa: E402
 from tamis.models.weights import stored_tensors  # noqa: E402
 from tamis.rank.given_run import Documents  # noqa: E402
@@ -81,7 +81,7 @@ def recipe(folder: Path, **changes: Any) -> Recipe:
         Drawn(group=4),
         limits=Limits(8, 32),
     )
-    return replace(least, **changes)
+    return changed(least, **changes)
 
 
 def trained(
@@ -291,7 +291,7 @@ def test_on_a_card_packed_inputs_in_bf16_learn_as_padded_ones(folder: Path, tmp_
 def test_the_same_seed_gives_the_same_weights(folder: Path, tmp_path: Path) -> None:
     plan = recipe(folder)
     one, again = trained(plan, tmp_path / "one"), trained(plan, tmp_path / "again")
-    other = trained(replace(plan, run=replace(plan.run, seed=1)), tmp_path / "other")
+    other = trained(changed(plan, run=changed(plan.run, seed=1)), tmp_path / "other")
     assert same(one, again)
     assert not same(one, other)
 
@@ -371,12 +371,12 @@ def test_a_state_goes_with_its_recipe_its_data_and_its_start(
     trained(plan, tmp_path / "out")
     other = data()
     if what == "recipe":
-        plan = replace(plan, optimiser=replace(plan.optimiser, learning_rate=1e-4))
+        plan = changed(plan, optimiser=changed(plan.optimiser, learning_rate=1e-4))
     elif what == "data":
         other = data(taught=True)
     else:
         start = tiny_checkpoint(tmp_path / "model", layers=2, hidden=16, heads=2, positions=64, seed=9)
-        plan = replace(plan, model=Model(str(folder)))
+        plan = changed(plan, model=Model(str(folder)))
         with pytest.raises(InputError, match="another start"):
             trained(plan, tmp_path / "out", resume=True, start=load_checkpoint(start))
         return
@@ -390,7 +390,7 @@ def test_a_run_goes_on_with_smaller_parts_of_its_batches(folder: Path, tmp_path:
     trained(plan, tmp_path / "whole")
     with pytest.raises(_Killed):
         trained(plan, tmp_path / "out", progress=killed_at(6))
-    trained(replace(plan, run=replace(plan.run, tokens=20)), tmp_path / "out", resume=True)
+    trained(changed(plan, run=changed(plan.run, tokens=20)), tmp_path / "out", resume=True)
     whole, smaller = ([line["loss"] for line in curve(tmp_path / name)] for name in ("whole", "out"))
     assert smaller == pytest.approx(whole, rel=1e-4)
 

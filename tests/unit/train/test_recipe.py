@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -118,7 +117,7 @@ def test_an_unknown_field_is_named_with_the_known_ones(written: Any) -> None:
 
 @pytest.mark.parametrize(
     ("table", "field"),
-    [(table, field.name) for table, kind in TABLES.items() for field in dataclasses.fields(kind)],
+    [(table, field) for table, kind in TABLES.items() for field in kind.model_fields],
 )
 def test_every_field_has_a_type_that_is_checked(table: str, field: str, written: Any) -> None:
     """No field of any table takes a date."""
@@ -130,13 +129,15 @@ def test_every_field_has_a_type_that_is_checked(table: str, field: str, written:
     assert said.startswith(f"{field} of [{table}] is datetime.date(2020, 1, 1): it must be ")
 
 
-@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Data)])
+@pytest.mark.parametrize("field", list(Data.model_fields))
 def test_every_field_of_data_has_a_type_that_is_checked(field: str, written: Any) -> None:
-    text = LEAST.replace(f"{field} = ", "# ").replace("[[data]]", f"[[data]]\n{field} = 2020-01-01")
+    head, optimiser, tail = LEAST.partition("[optimiser]")
+    head = head.replace(f"{field} = ", "# ").replace("[[data]]", f"[[data]]\n{field} = 2020-01-01")
+    text = head + optimiser + tail
     assert refused(written(text)).startswith(f"{field} of [data] is datetime.date(2020, 1, 1)")
 
 
-@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Dev)])
+@pytest.mark.parametrize("field", list(Dev.model_fields))
 def test_every_field_of_dev_has_a_type_that_is_checked(field: str, written: Any) -> None:
     values = {"queries": '"q"', "qrels": '"r"', "corpus": '["c"]', "run": '"x"', field: "2020-01-01"}
     text = LEAST + "[dev]\n" + "".join(f"{name} = {value}\n" for name, value in values.items())
@@ -290,6 +291,22 @@ def test_a_recipe_of_another_command(read: Any, bundled: str, command: str, writ
     for path in (bundled, written(f'base = "{bundled}"')):
         with pytest.raises(InputError, match=f"a recipe of tamis {command}: use tamis {command}$"):
             read(path)
+
+
+@pytest.mark.parametrize(
+    ("base", "kind"),
+    [("small", "Recipe"), ("cascade", "CascadeRecipe"), ("listwise", "ListRecipe"), ("maxp", "LongRecipe")],
+)
+def test_the_table_of_an_architecture_makes_a_recipe_one_for_it(base: str, kind: str, written: Any) -> None:
+    data = LEAST.replace("[optimiser]\nsteps = 10\n", "")
+    assert type(read_recipe(written(f'base = "{base}"\n{data}'))).__name__ == kind
+
+
+def test_a_recipe_has_one_architecture(written: Any) -> None:
+    both = "[cascade]\nfirst = 2\n[listwise]\nn = 8\n"
+    assert refused(written(LEAST + both)) == (
+        "the recipe has [cascade] and [listwise]: leave out one of them: a model has one architecture"
+    )
 
 
 def test_a_table_of_another_command_does_not_make_it_a_recipe_of_that(written: Any) -> None:

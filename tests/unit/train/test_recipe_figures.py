@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tamis.models.settings import changed
 from tamis.models.templates import Special, Tokenised, duo
 from tamis.train.distill_recipe import Student, Terms, read_distill_recipe
-from tamis.train.longdoc_recipe import read_long_recipe
+from tamis.train.longdoc_recipe import LongRecipe
 from tamis.train.pretrain_recipe import Model as PretrainModel
 from tamis.train.pretrain_recipe import Objective, Random, read_pretrain_recipe
 from tamis.train.recipe import Data, Dev, Examples, Limits, Loss, Model, Optimiser, Recipe, Run, read_recipe
@@ -59,7 +59,7 @@ def written(tmp_path: Path) -> Written:
 def silent(recipe: Any) -> Any:
     """A recipe without its words."""
     assert recipe.about
-    return replace(recipe, about="")
+    return changed(recipe, about="")
 
 
 def test_monobert(written: Written) -> None:
@@ -70,16 +70,16 @@ def test_monobert(written: Written) -> None:
 
 def test_monobert_of_january_sees_as_many_pairs_in_smaller_batches(written: Written) -> None:
     first = read_recipe(written(f'base = "monobert-2019-01"\n[[data]]\n{A_DATA}'))
-    assert silent(first) == replace(MONO, run=Run(batch=32), optimiser=replace(BERT, steps=400_000))
+    assert silent(first) == changed(MONO, run=Run(batch=32), optimiser=changed(BERT, steps=400_000))
     assert 32 * 400_000 == 12_800_000
 
 
 def test_duobert_starts_where_monobert_does(written: Written) -> None:
     """Only the embedding of the third segment is new."""
     read = read_recipe(written(f'base = "duobert"\n[[data]]\n{A_DATA}'))
-    assert silent(read) == replace(
+    assert silent(read) == changed(
         MONO,
-        model=replace(MONO.model, third_segment=True),
+        model=changed(MONO.model, third_segment=True),
         examples=Examples("duo"),
         loss=Loss("duo"),
         limits=Limits(62, 512),
@@ -112,7 +112,7 @@ def test_tcp(written: Written) -> None:
     tcp = read_pretrain_recipe(written('base = "tcp"\n[data]\ncorpus = ["c"]\n'))
     assert tcp.model == PretrainModel("google-bert/bert-large-uncased")
     assert tcp.objective == Objective(("mlm", "nsp"), length=512)
-    assert tcp.optimiser == replace(BERT, learning_rate=5e-5)
+    assert tcp.optimiser == changed(BERT, learning_rate=5e-5)
     assert (tcp.run, bool(tcp.about)) == (Run(batch=128), True)
 
 
@@ -140,13 +140,14 @@ def test_the_smaller_student_is_as_the_recipe_tells_to_write_it(written: Written
 
 def test_parade_distilled(written: Written) -> None:
     rest = f'[model]\nstart = "e"\n[[data]]\n{A_DATA}teacher = "parade.run"\n{A_DEV}'
-    full = read_long_recipe(written(f'base = "parade"\n{rest}'))
-    small = read_long_recipe(written(f'base = "parade-distilled"\n{rest}'))
+    full = read_recipe(written(f'base = "parade"\n{rest}'))
+    small = read_recipe(written(f'base = "parade-distilled"\n{rest}'))
+    assert isinstance(full, LongRecipe) and isinstance(small, LongRecipe)
     assert (small.longdoc.window, small.longdoc.stride, small.longdoc.passages) == (150, 100, 16)
     assert small.longdoc.window + 15 * small.longdoc.stride == 1650  # the tokens that the paper counts
     assert small.loss == Loss("logit_mse_ce", alpha=0.0)  # the teacher's scores by MSE, and no label
     assert (small.examples.last, small.dev and small.dev.depth) == (100, 100)
     # all else is PARADE's
-    longdoc = replace(full.longdoc, window=150, stride=100)
-    examples = replace(full.examples, last=100)
-    assert silent(small) == silent(replace(full, longdoc=longdoc, examples=examples, loss=small.loss))
+    longdoc = changed(full.longdoc, window=150, stride=100)
+    examples = changed(full.examples, last=100)
+    assert silent(small) == silent(changed(full, longdoc=longdoc, examples=examples, loss=small.loss))

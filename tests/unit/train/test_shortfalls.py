@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ pytest.importorskip("torch", reason="needs torch: pip install 'tamis[torch]'")
 from tamis.base.errors import InputError
 from tamis.evaluate.folds import Fold
 from tamis.models.checkpoint import load_checkpoint
+from tamis.models.settings import changed
 from tamis.models.tokenizer import Tokenizer
 from tamis.train.dev import open_dev
 from tamis.train.folds import fold_recipe
@@ -53,7 +53,7 @@ def recipe(made: Path, only: Any = None, dev_only: Any = None, **changes: Any) -
         limits=Limits(8, 32),
         dev=Dev(**files, only=dev_only, every=1),
     )
-    return replace(least, **changes)
+    return changed(least, **changes)
 
 
 def told(plan: Recipe, out: Path) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ torch = pytest.importorskip("torch", reason="needs torch: pip install 'tamis[tor
 
 from tamis import Document, Index  # noqa: E402
 from tamis.base.errors import InputError  # noqa: E402
+from tamis.models.settings import changed  # noqa: E402
 from tamis.models.templates import Tokenised  # noqa: E402
 from tamis.models.tokenizer import Tokenizer  # noqa: E402
 from tamis.models.weights import stored_tensors  # noqa: E402
@@ -67,7 +67,7 @@ def recipe(made: Path, *data: Data, **changes: Any) -> Recipe:
         Loss("pointwise"),
         Limits(8, 24),
     )
-    return replace(least, **changes)
+    return changed(least, **changes)
 
 
 def opened(made: Path, plan: Recipe) -> Examples:
@@ -116,14 +116,14 @@ def test_every_kind_of_examples_that_has_pairs(made: Path) -> None:
 
 
 def test_texts_are_cut_and_epochs_are_counted(made: Path) -> None:
-    data = replace(source(made, "files"), text_limit=1)
+    data = changed(source(made, "files"), text_limit=1)
     stream = opened(made, recipe(made, data, optimiser=Optimiser(epochs=2))).stream
     assert stream.epoch == 3  # five triples, two a batch
     assert all(len(tokens) == 1 for _, texts, _ in shown(stream.batch(0)) for tokens in texts)
 
 
 def test_it_trains_goes_on_after_a_kill_and_follows_another_set(made: Path, tmp_path: Path) -> None:
-    first = replace(source(made, "texts"), steps=4)
+    first = changed(source(made, "texts"), steps=4)
     (tmp_path / "qrels.txt").write_text("q1 0 d1 1\nq2 0 d2 1\n")
     then = Data(
         queries=str(made / "q.tsv"),
@@ -156,11 +156,9 @@ def test_other_data_have_another_fingerprint(made: Path, tmp_path: Path) -> None
     prints = [
         opened(made, recipe(made, source(made, kind))).fingerprint for kind in ("texts", "index", "files")
     ]
-    changed = tmp_path / "q.tsv"
-    changed.write_text((made / "q.tsv").read_text().replace("cake", "bread"))
-    prints.append(
-        opened(made, recipe(made, replace(source(made, "files"), queries=str(changed)))).fingerprint
-    )
+    other = tmp_path / "q.tsv"
+    other.write_text((made / "q.tsv").read_text().replace("cake", "bread"))
+    prints.append(opened(made, recipe(made, changed(source(made, "files"), queries=str(other)))).fingerprint)
     assert len(set(prints)) == 4
     one, other = tmp_path / "one", tmp_path / "other"
     one.write_bytes(b"a" * 3_000_000)
@@ -204,7 +202,7 @@ def test_lines_by_number_are_those_of_the_file_without_end(
 def test_a_bad_line_is_named(line: str, kind: str, said: str, made: Path, tmp_path: Path) -> None:
     path = tmp_path / "bad.tsv"
     path.write_text(("a\tb\tc" if kind == "texts" else "q1\td1\td2") + f"\n{line}\n")
-    stream = opened(made, recipe(made, replace(source(made, kind), triples=str(path)))).stream
+    stream = opened(made, recipe(made, changed(source(made, kind), triples=str(path)))).stream
     with pytest.raises(InputError) as caught:
         stream.batch(0)
     assert str(caught.value).startswith(f"{path}{said}") and "\n" not in str(caught.value)
@@ -227,14 +225,14 @@ def test_a_batch_of_single_words_is_no_reason_to_stop(made: Path, tmp_path: Path
 def test_files_that_are_not_there_or_empty(made: Path, tmp_path: Path) -> None:
     data = source(made, "texts")
     with pytest.raises(InputError, match=r"none.tsv: no such file: check the path"):
-        opened(made, recipe(made, replace(data, triples=str(tmp_path / "none.tsv"))))
+        opened(made, recipe(made, changed(data, triples=str(tmp_path / "none.tsv"))))
     for content in ("", "\n \n"):
         (tmp_path / "empty.tsv").write_text(content)
         with pytest.raises(InputError, match=r"empty.tsv: no triple in it: check the file"):
-            opened(made, recipe(made, replace(data, triples=str(tmp_path / "empty.tsv")))).stream.batch(0)
+            opened(made, recipe(made, changed(data, triples=str(tmp_path / "empty.tsv")))).stream.batch(0)
     (tmp_path / "latin.tsv").write_bytes(b"caf\xe9\tb\tc\n")
     with pytest.raises(InputError, match=r"^[^,]*latin.tsv, line 1: not UTF-8"):
-        opened(made, recipe(made, replace(data, triples=str(tmp_path / "latin.tsv")))).stream.batch(0)
+        opened(made, recipe(made, changed(data, triples=str(tmp_path / "latin.tsv")))).stream.batch(0)
 
 
 @pytest.mark.parametrize(
@@ -335,7 +333,7 @@ def test_nothing_but_the_sample_is_ever_seen(made: Path, tmp_path: Path) -> None
     epochs = [pairs(range(start, start + 3)) for start in (0, 3, 30)]
     assert len(set(epochs[0])) == 6
     assert all(sorted(epoch) == sorted(epochs[0]) for epoch in epochs) and epochs[0] != epochs[1]
-    duo = opened(made, replace(plan, examples=Drawn("duo"), loss=Loss("duo"))).stream.batch(0)
+    duo = opened(made, changed(plan, examples=Drawn("duo"), loss=Loss("duo"))).stream.batch(0)
     assert [g.documents.tolist() for g in duo.groups[1::2]] == [
         g.documents.tolist()[::-1] for g in duo.groups[0::2]
     ]
