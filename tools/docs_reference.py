@@ -15,6 +15,7 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from docs_python import MODULES, modules, top_level
+from docs_recipes import RECIPES, recipes
 from docs_text import definition, docstring, table
 
 from tamis.cli import VERBS
@@ -202,5 +203,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "own measures": own_measures,
     "other measures": other_measures,
     "python": top_level,
+    **{f"recipes {command}": partial(recipes, command) for command in RECIPES},
     **{f"python {group}": partial(modules, group) for group in MODULES},
 }

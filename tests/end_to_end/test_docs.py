@@ -232,8 +232,19 @@ def test_the_site_is_built_without_a_warning_and_asks_nothing_of_anyone(tmp_path
             assert leads and all((page.parent / each).exists() for each in leads), f"{page}: {leads}"
 
 
-@pytest.mark.parametrize("module", ["docs_text", "docs_python", "docs_reference", "docs_site"])
+@pytest.mark.parametrize(
+    "module", ["docs_text", "docs_python", "docs_recipes", "docs_reference", "docs_site"]
+)
 def test_the_generators_do_what_they_say(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(REPOSITORY / "tools")
     result = doctest.testmod(import_module(module))
     assert result.attempted and not result.failed
+
+
+def test_every_field_of_a_recipe_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(REPOSITORY / "tools")
+    module = import_module("docs_recipes")
+    for command, kinds in module.RECIPES.items():
+        rows = re.findall(r"^\| `(\w+)` \| (.+) \| (.*) \| (.*) \|$", module.recipes(command), re.MULTILINE)
+        assert {name for kind in kinds for name in kind.model_fields} <= {name for name, *_ in rows}
+        assert all(kind and said for _, kind, _, said in rows)
