@@ -231,7 +231,7 @@ def in_groups(
         made = _inputs(queries, own, texts, groups[-1], tokenizer.special, config, limits)
         inputs.append(made)
     kept = {each.name: getattr(dev, each.name) for each in fields(dev)}
-    changed = {"inputs": Inputs.join(inputs), "ends": np.cumsum([0, *map(len, inputs)])}
+    changed = {"inputs": Inputs.join(inputs), "offsets": np.cumsum([0, *map(len, inputs)])}
     return ListDev(**(kept | changed), groups=groups)
 
 
