@@ -17,13 +17,13 @@ _EMPTY = inspect.Parameter.empty
 
 #: The modules of each page of the reference of Python, beside `tamis` itself.
 MODULES = {
-    "rerank": ["rank.reranker", "rank.longdoc", "rank.ltr", "rank.ltr_train", "rank.given", "rank.combine",
-               "rank.cache", "infer.runtime", "infer.tokens", "plan"],
+    "rerank": ["rank.reranker", "rank.longdoc", "rank.ltr", "train.ltr", "rank.given_run", "rank.combine",
+               "infer.score_cache", "core.runtime", "infer.tokens", "core.plan"],
     "evaluate": ["evaluate.measures", "evaluate.compare", "evaluate.significance", "evaluate.folds",
                  "evaluate.grid", "evaluate.tune", "evaluate.candidates", "evaluate.tradeoff",
                  "evaluate.budget", "evaluate.report", "evaluate.moved", "evaluate.trials",
                  "evaluate.sampling", "evaluate.diagnose", "evaluate.ties"],
-    "files": ["formats", "errors", "backup", "repair"],
+    "files": ["formats", "base.errors", "index.backup", "index.repair"],
 }  # fmt: skip
 
 

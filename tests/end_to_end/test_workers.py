@@ -206,7 +206,7 @@ def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
 COMMAND = """
 import os, signal, sys, time
 from pathlib import Path
-from tamis import processes
+from tamis.base import processes
 from tamis.cli import main
 from tamis.index import build
 build.PARCEL = 3000
@@ -272,7 +272,7 @@ LETHAL = """
 processes._MAIN = '''
 import os, signal, sys
 sys.path[:] = sys.argv[1:]
-from tamis import processes
+from tamis.base import processes
 left, read = 2, processes._read
 def lethal(path):
     global left
@@ -291,7 +291,7 @@ processes._MAIN = '''
 import sys
 sys.path[:] = sys.argv[1:]
 from pathlib import Path
-from tamis import processes
+from tamis.base import processes
 def endless(path):
     Path("begun").touch()
     while True:

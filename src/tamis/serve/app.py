@@ -124,7 +124,7 @@ def _add_ranking(app: FastAPI, service: Service) -> None:
         return Response(await service.document(id), media_type="application/json")
 
     @app.get(
-        "/documents/{identity:exactly}",
+        "/documents/{doc_id:exactly}",
         response_model=schemas.StoredDocument,
         responses=_NO_DOCUMENT,
         operation_id="document_by_path",

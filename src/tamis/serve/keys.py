@@ -33,7 +33,7 @@ ROUTES: dict[str, str | None] = {
     "/openapi.json": None,
     "/static": None,
     "/documents": "search",
-    "/documents/{identity:exactly}": "search",
+    "/documents/{doc_id:exactly}": "search",
     "/search": "search",
     "/explain": "search",
     "/rerank": "rerank",
@@ -69,10 +69,10 @@ def known_route(path: str) -> str | None:
     """The route of a path, as it is written in the code.
 
     >>> known_route("/documents/d1"), known_route("/static/main.js"), known_route("/etc/passwd")
-    ('/documents/{identity:exactly}', '/static', None)
+    ('/documents/{doc_id:exactly}', '/static', None)
     """
     if path.startswith("/documents/"):
-        return "/documents/{identity:exactly}"
+        return "/documents/{doc_id:exactly}"
     if path.startswith("/static/"):
         return "/static"
     return path if path in ROUTES else None

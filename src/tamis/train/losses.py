@@ -1,9 +1,9 @@
 """Losses: pure functions of scores and labels. What made the scores is none of their business.
 
 A score s is a margin: a model's logit, or with two labels the second logit less the first, so that
-sigmoid(s) is P(relevant). Lists of scores lie end to end, group g being `scores[offsets[g] : offsets[g +
-1]]`: nothing is padded, and nothing is done group by group. `offsets` may lie on any device; on the processor it is
-also checked, which on a card would mean to wait for it.
+sigmoid(s) is P(relevant). Lists of scores lie end to end: those of group g are
+`scores[offsets[g] : offsets[g + 1]]`. Nothing is padded, and nothing is done group by group. `offsets` may
+lie on any device; on the processor it is also checked, which on a card would mean to wait for it.
 
 Each loss is a mean over the examples, pairs or groups. A weight multiplies its loss before the mean, which
 divides by their number and not by the sum of the weights: a batch of small weights is meant to count less

@@ -137,7 +137,7 @@ def test_the_openapi_document_says_which_key_is_needed(client: Callable[..., Any
             assert bool(operation["security"]) == (not is_open(path))
             assert {"401", "403", "429"} <= set(operation["responses"])
     assert document["paths"]["/search"]["post"]["x-required-role"] == "search"
-    assert document["paths"]["/documents/{identity}"]["get"]["x-required-role"] == "search"
+    assert document["paths"]["/documents/{doc_id}"]["get"]["x-required-role"] == "search"
     plain = client().get("/openapi.json").json()
     assert (
         "securitySchemes" not in plain["components"] and "security" not in plain["paths"]["/search"]["post"]
@@ -323,7 +323,7 @@ def test_the_log_has_a_line_for_each_request_and_no_text(client: Callable[..., A
         ("POST", "/search", 200),
         ("POST", "/explain", 200),
         ("POST", "/rerank", 422),
-        ("GET", "/documents/{identity:exactly}", 200),
+        ("GET", "/documents/{doc_id:exactly}", 200),
         ("GET", "other", 404),
         ("BREW", "/search", 405),
         ("GET", "/bug", 500),
