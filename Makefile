@@ -22,10 +22,11 @@ test: lint  ## lint, type-check and test
 attack: $(VENV)/test.stamp  ## the fuzzers and fault injectors, for long
 	TAMIS_ATTACK=long $(BIN)/pytest -n 2 --dist loadfile tests/attack
 
-lint: $(VENV)/test.stamp  ## ruff and mypy
+lint: $(VENV)/test.stamp  ## ruff, mypy and the layers of the packages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 
 docs: $(VENV)/test.stamp  ## build the documentation into site/
 	$(BIN)/python tools/docs_site.py site
@@ -34,7 +35,7 @@ bench: $(VENV)/bench.stamp  ## time the first stage beside other engines
 	$(BIN)/python bench/first_stage.py
 
 clean:  ## remove .venv and what tools leave behind
-	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache src/*.egg-info
 	find src tests bench repro tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A candidate is tried, not only looked up: a version manager's shim can exist and fail.

@@ -95,7 +95,7 @@ def main() -> None:
             found[f"total_{measured}"] = sum(found[measured])
             found[f"times_{measured}"] = sum(base[measured]) / sum(found[measured])
     cascade = next(stage for stage in stages.values() if isinstance(stage, Cascade))
-    layers = ", ".join(map(str, cascade.encoder.layers))
+    layers = ", ".join(map(str, cascade.layers))
     print(
         f"{model}, exits after layers {layers}, {arguments.precision}; {arguments.data.name}: "
         f"{len(given)} queries, {sum(map(len, given)):,} candidates; 1 core of {processor()}"
@@ -114,7 +114,7 @@ def main() -> None:
     if arguments.out:
         report = {
             "model": model,
-            "layers": cascade.encoder.layers,
+            "layers": cascade.layers,
             "precision": arguments.precision,
             "data": arguments.data.name,
             "machine": processor(),

@@ -18,19 +18,21 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from tamis import Duo, Mono, Run
 from tamis.cli import status_of
+from tamis.core.pool import ModelPool
 from tamis.core.ranking import Ranking
 from tamis.core.runtime import Device
 from tamis.evaluate.measures import evaluate
 from tamis.evaluate.significance import bootstrap_interval
 from tamis.formats import Qrels, read_corpus, read_qrels, read_queries
-from tamis.infer.score_cache import ScoreCache
 from tamis.rank.aggregate import probability
 from tamis.rank.given_run import Documents
+from tamis.storage.score_cache import ScoreCache
 
 WINDOWS = (1, 2, 3, 5)
 MARGINS = (0.25, 0.5, 1.0)
@@ -69,12 +71,19 @@ def main() -> None:
         device: Device = given.device
         mono = Mono(given.model, score="logit", device=device, cache=cache)
         ranked = timed("mono", mono, candidates)
-        whole = Duo(given.duo, aggregate=given.aggregate, k=given.k, device=device, cache=cache)
+        options: dict[str, Any] = {
+            "aggregate": given.aggregate,
+            "k": given.k,
+            "device": device,
+            "cache": cache,
+            "pool": ModelPool(),
+        }
+        whole = Duo(given.duo, **options)
         timed("duo over all pairs", whole, ranked)
         print(
             f"p[i, j] + p[j, i] is {both_orders(whole, ranked):.2f} in the mean, 1 of a model without bias\n"
         )
-        rows = settings(whole, ranked, qrels, given.measure)
+        rows = settings(whole, options, ranked, qrels, given.measure)
         cache.close()
     print(f"{'pairs':<34}{'inferences':>10}  {given.measure:<8}  difference to mono")
     for row in rows:
@@ -108,30 +117,31 @@ def timed(name: str, stage: Mono | Duo, rankings: list[Ranking]) -> list[Ranking
 
 def both_orders(whole: Duo, ranked: list[Ranking]) -> float:
     """The mean of p[i, j] + p[j, i]: both orders are among the pairs, so it is twice the mean of all."""
-    inputs, cuts, _ = whole._made(ranked)
-    margins = np.concatenate(whole._margins(ranked, inputs, cuts))
+    inputs, cuts, _ = whole.build_inputs(ranked)
+    margins = np.concatenate(whole.margins(ranked, inputs, cuts))
     return 2 * float(probability(margins).mean()) if len(margins) else 1.0
 
 
-def settings(whole: Duo, ranked: list[Ranking], qrels: Qrels, measure: str) -> list[Row]:
-    """Mono alone, all pairs, and fewer of them."""
+def settings(
+    whole: Duo, options: dict[str, Any], ranked: list[Ranking], qrels: Qrels, measure: str
+) -> list[Row]:
+    """Mono alone, all pairs, and fewer of them; `options` are those that `whole` was made with."""
     before = evaluate(qrels, Run(ranked), [measure])
     rows = [Row("none (mono)", 0.0, before.mean[measure])]
     tried: list[tuple[int | None, float | None]] = [(None, None)]
     tried += [(window, None) for window in WINDOWS if window < whole.k - 1]
     tried += [(window, margin) for window in (None, 3) for margin in MARGINS]
     for window, margin in tried:
-        stage = Duo(whole.encoder.model, whole.aggregate, k=whole.k, window=window, margin=margin)
-        stage.encoder, stage.cache = whole.encoder, whole.cache
+        stage = Duo(whole.scorer.model, **options, window=window, margin=margin)
         after = evaluate(qrels, Run(stage(ranked)), [measure])
         own, less = after.per_query[measure], before.per_query[measure]
         difference = np.array([own[each] - less[each] for each in own])
         low, high = bootstrap_interval(difference)
-        options = [f"k={stage.k}"]
-        options += [f"window={window}"] if window else []
-        options += [f"margin={margin:g}"] if margin else []
+        told = [f"k={stage.k}"]
+        told += [f"window={window}"] if window else []
+        told += [f"margin={margin:g}"] if margin else []
         inferences = (stage.tally.inferences + stage.tally.cached) / len(ranked)
-        row = Row(f"duo({', '.join(options)})", inferences, after.mean[measure], difference.mean(), low, high)
+        row = Row(f"duo({', '.join(told)})", inferences, after.mean[measure], difference.mean(), low, high)
         rows.append(row)
     return rows
 

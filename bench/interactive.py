@@ -110,8 +110,8 @@ def prepare(folder: Path, place: Path, count: int, results: Any) -> None:
     """Index a collection with its tokens, and find the candidates of its first questions that have enough."""
     import tamis
     from tamis.formats import read_corpus, read_queries
-    from tamis.infer.scorer import bundled_tokenizer
     from tamis.infer.tokens import build_tokens
+    from tamis.models.bundled import bundled_tokenizer
 
     index = tamis.Index.build(read_corpus(folder / "corpus.jsonl"), place / "index")
     build_tokens(index, bundled_tokenizer())
@@ -124,7 +124,7 @@ def prepare(folder: Path, place: Path, count: int, results: Any) -> None:
 
 def random_models(place: Path, shapes: dict[str, tuple[int, int, int]], results: Any) -> None:
     """Models of these shapes that all engines load, with the bundled models' tokenizer."""
-    from tamis.infer.scorer import BUNDLED
+    from tamis.models.bundled import BUNDLED
 
     for name, shape in shapes.items():
         write_model(place / name, [], shape)
@@ -145,9 +145,9 @@ def export(settings: Sequence[Setting], results: Any) -> None:
 
 
 def shape_of(model: str) -> tuple[int, int, int]:
-    from tamis.infer.scorer import CrossEncoder
+    from tamis.infer.scorer import Scorer
 
-    config = CrossEncoder(model).checkpoint.config
+    config = Scorer(model).checkpoint.config
     return config.layers, config.hidden, config.heads
 
 

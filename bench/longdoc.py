@@ -120,7 +120,7 @@ def memory(model: str, count: int, data: Path | None, results: Any) -> None:
     stage = MaxP(Mono(model, device="cpu", workers=1))
     stage.reader.prepare()
     ranking = candidates(long_documents(count, data))
-    stage.encoder.margins = lambda inputs, progress=None: np.zeros(len(inputs), np.float32)  # type: ignore[method-assign]
+    stage.scorer.margins = lambda inputs, progress=None: np.zeros(len(inputs), np.float32)  # type: ignore[method-assign]
     stage.apply([ranking.head(1)])
     before = _from_here_on()
     stage.apply([ranking])

@@ -175,7 +175,7 @@ class Noted:
 def use(stage: Reranker, folder: Path, *, compile: bool) -> Noted:
     """Give a stage its backend; compiling is no option of the stages."""
     backend = Noted(TorchBackend(load_checkpoint(folder), compile=compile))
-    stage.encoder._engine = Engine(backend)
+    stage.scorer._engine = Engine(backend)
     stage.prepare()
     return backend
 

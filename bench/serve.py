@@ -331,7 +331,7 @@ def main() -> None:
         pipeline = options.pipeline or f'bm25 % {options.candidates} >> mono(model="{model}") % 10'
         # or the server would make them while it is measured
         for reranker in rerankers(build(pipeline, Index.open(index))):
-            build_tokens(Index.open(index), reranker.encoder.tokenizer)
+            build_tokens(Index.open(index), reranker.scorer.tokenizer)
         pin(first=False)
         questions = [_json(query=query) for query in queries]
         patient = [_json(query=query, deadline_ms=MINUTE) for query in queries]

@@ -48,6 +48,8 @@ import torch
 from machine import versions
 from rerank_gpu import DEVICE, PACKAGES, TINY, cut_passages, make_model, matmul_ceiling, operations
 
+from tamis.models.architecture import Reading
+from tamis.models.architectures.mono import Mono
 from tamis.models.checkpoint import load_checkpoint
 from tamis.models.config import EncoderConfig
 from tamis.models.names import shapes
@@ -149,9 +151,10 @@ class Ours:
     def __init__(self, folder: Path, task: Task, plan: Plan, kind: str = "") -> None:
         recipe = plan.recipe
         self.task = RankingTask(recipe, load_checkpoint(folder), Examples.of(task.data, recipe))
-        self.task.module.packed = self.task.module.packed and kind != "padded"
+        network = self.task.module.network
+        network.packed = network.packed and kind != "padded"
         if kind == "compiled":
-            for layer in self.task.module.encoder.layers:  # all alike, so that one compilation serves all
+            for layer in network.encoder.layers:  # all alike, so that one compilation serves all
                 layer.compile(dynamic=True)
 
     def seconds(self, plan: Plan) -> float:
@@ -172,10 +175,9 @@ class Ours:
 def inputs_of(config: EncoderConfig, task: Task, plan: Plan) -> Inputs:
     """All that the steps read."""
     recipe, special = plan.recipe, Tokenizer(task.tokenizer.parent).special
+    reading = Reading(special, config, recipe.limits.query or Mono.query_limit, recipe.limits.total)
     batches = map(Examples.of(task.data, recipe).stream.batch, range(plan.all_steps))
-    made = [
-        ranking_batch(each.groups, each.data, special, config, recipe.limits, pairs=False) for each in batches
-    ]
+    made = [ranking_batch(each.groups, each.data, Mono(), reading) for each in batches]
     return Inputs.join([batch.inputs for batch in made])
 
 

@@ -34,13 +34,12 @@ import tamis
 from tamis.base.arrays import Array
 from tamis.cli import status_of
 from tamis.core.runtime import Device
-from tamis.infer.scorer import CrossEncoder
-from tamis.models import templates
+from tamis.infer.scorer import Scorer
 from tamis.models.templates import Inputs, Tokenised
 from tamis.rank.passage import PASSAGES
 
 if TYPE_CHECKING:
-    from tamis.train.longdoc_recipe import LongRecipe
+    from tamis.train.recipe import Recipe
     from tamis.train.sets import TrainingSet
 
 TOGETHER = 4  # queries whose inputs are made at once: some ten thousand
@@ -52,13 +51,14 @@ RATE = 5e-5  # a small encoder and few steps want a larger one than BERT-base an
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A bundled recipe, for how many steps of 16 pairs of documents, the rate of the head, and what the hinge
-    compares."""
+    """A bundled recipe, for how many steps of 16 pairs of documents, the rate of the head, what the hinge
+    compares, and the kind of model where it is not the recipe's own."""
 
     recipe: str
     steps: int
     head_rate: float
     probabilities: bool = False
+    kind: str | None = None
 
 
 #: MaxP goes on with mono's head; a new one learns faster, unless it is layers of its own. The recipes' many
@@ -66,7 +66,7 @@ class Training:
 TRAININGS = {
     "maxp": Training("maxp", 400, RATE),
     "maxp-softmax": Training("maxp", 400, RATE, probabilities=True),
-    "parade-max": Training("parade", 250, 1e-3),
+    "parade-max": Training("parade", 250, 1e-3, kind="max"),
     "parade-transformer": Training("parade", 250, 2e-4),
     "vanilla": Training("cedr-vanilla", 150, 1e-3),
     "cedr-knrm": Training("cedr", 150, 1e-3),
@@ -170,10 +170,10 @@ class Work:
 
 def zero_shot(work: Work) -> None:
     """Score each pair once: with passages (all of them), with sentences, and with documents cut off."""
-    prepared, encoder = work.prepared, _encoder(work, work.given.model)
+    prepared, scorer = work.prepared, _scorer(work, work.given.model)
 
     def parts(units: Units, of: Callable[[list[Array]], Array]) -> dict[str, Array]:
-        found = [of(own) for own in scored(encoder, prepared, units, prepared.sample)]
+        found = [of(own) for own in scored(scorer, prepared, units, prepared.sample)]
         return {"queries": np.array(prepared.sample), "margins": np.concatenate(found)}
 
     work.part("mono-texts", lambda: parts(prepared.texts, np.concatenate))
@@ -181,17 +181,17 @@ def zero_shot(work: Work) -> None:
     work.part("mono-sentences", lambda: parts(prepared.sentences, best_sentences))
 
 
-def _encoder(work: Work, model: str) -> CrossEncoder:
+def _scorer(work: Work, model: str) -> Scorer:
     given = work.given
     mono = tamis.Mono(model, device=given.device, precision=given.precision)
     work.prepared.check(mono)
     mono.prepare()
     print(mono.description, flush=True)
-    return mono.encoder
+    return mono.scorer
 
 
 def scored(
-    encoder: CrossEncoder, prepared: Prepared, units: Units, queries: Sequence[str], most: int | None = None
+    scorer: Scorer, prepared: Prepared, units: Units, queries: Sequence[str], most: int | None = None
 ) -> Iterator[list[Array]]:
     """The margins of each query's candidates, in their order: an array each, of its units' margins."""
 
@@ -199,24 +199,17 @@ def scored(
         for some in batched(queries, TOGETHER):
             documents = [prepared.candidates(qid) for qid in some]
             texts = [units.tokens.take(units.numbers(each, most)) for each in documents]
-            inputs = [_inputs(encoder, prepared.query(q), own) for q, own in zip(some, texts, strict=True)]
+            inputs = [_inputs(scorer, prepared.query(q), own) for q, own in zip(some, texts, strict=True)]
             yield [units.counts(each, most) for each in documents], Inputs.join(inputs)
 
     for counts, inputs in ahead(made()):
-        margins = np.split(encoder.margins(inputs), np.cumsum([own.sum() for own in counts])[:-1])
+        margins = np.split(scorer.margins(inputs), np.cumsum([own.sum() for own in counts])[:-1])
         yield from (np.split(own, np.cumsum(c)[:-1]) for own, c in zip(margins, counts, strict=True))
 
 
-def _inputs(encoder: CrossEncoder, query: Tokenised, texts: Tokenised) -> Inputs:
-    return templates.mono(
-        query,
-        texts,
-        encoder.tokenizer.special,
-        own=np.zeros(len(texts), np.int64),
-        query_limit=QUERY,
-        total_limit=min(TOTAL, encoder.positions),
-        segment_types=encoder.checkpoint.config.segments,
-    )[0]
+def _inputs(scorer: Scorer, query: Tokenised, texts: Tokenised) -> Inputs:
+    members, query_of = np.arange(len(texts))[:, None], np.zeros(len(texts), np.int64)
+    return scorer.architecture.inputs(query, texts, members, query_of, scorer.reading(QUERY, TOTAL))[0]
 
 
 def best_sentences(margins: Sequence[Array]) -> Array:
@@ -257,8 +250,8 @@ def _trained_scores(work: Work, kind: str, fold: int) -> dict[str, Array]:
         done = time.perf_counter()
         found: Iterator[Array]
         if TRAININGS[kind].recipe == "maxp":
-            encoder = CrossEncoder(model, device=given.device, precision=given.precision)
-            found = map(np.concatenate, scored(encoder, prepared, prepared.passages, queries, PASSAGES))
+            scorer = Scorer(model, device=given.device, precision=given.precision)
+            found = map(np.concatenate, scored(scorer, prepared, prepared.passages, queries, PASSAGES))
         else:
             found = ranked(prepared, queries, model, given.device)
         margins = np.concatenate(list(found))
@@ -266,7 +259,7 @@ def _trained_scores(work: Work, kind: str, fold: int) -> dict[str, Array]:
     return {"queries": np.array(queries), "margins": margins}
 
 
-def recipe_of(kind: str, start: str, steps: int) -> LongRecipe:
+def recipe_of(kind: str, start: str, steps: int) -> Recipe:
     """The bundled recipe for fewer steps, and without a dev run: the last weights count.
 
     >>> recipe_of("parade-max", "mono", 250).loss.name
@@ -274,38 +267,41 @@ def recipe_of(kind: str, start: str, steps: int) -> LongRecipe:
     """
     import torch
 
-    from tamis.models.settings import build
-    from tamis.train.longdoc_recipe import LongRecipe
-    from tamis.train.recipe import read_tables
+    from tamis.models.settings import build, changed
+    from tamis.train.bases import read_tables
+    from tamis.train.recipe import Recipe
+    from tamis.train.recipe_architecture import with_architecture
 
     training = TRAININGS[kind]
-    tables = read_tables(training.recipe)
+    tables = with_architecture(read_tables(training.recipe), training.recipe)
     tables.pop("dev", None)
+    if training.kind is not None:
+        model = tables["architecture"]
+        tables["architecture"] = type(model)(changed(model.settings, kind=training.kind))
     rates = {"learning_rate": RATE, "head_learning_rate": training.head_rate}
     tables |= {
         "model": {"start": start},
         "loss": tables["loss"] | {"probabilities": training.probabilities},
         "data": [{"set": "in memory"}],
-        "longdoc": tables["longdoc"] | ({} if training.recipe == "maxp" else {"kind": kind}),
         "examples": tables["examples"] | {"last": DEPTH},
         "optimiser": tables["optimiser"] | rates | {"steps": steps, "warm_up": 0.1, "schedule": "linear"},
         "run": {"batch": 16, "checkpoint_every": steps, "log_every": max(steps // 5, 1)},
     }
     if torch.cuda.is_available():  # a processor has its own default
         tables["run"]["tokens"] = TOKENS
-    return build(LongRecipe, tables, training.recipe)
+    return build(Recipe, tables, training.recipe)
 
 
-def trained(prepared: Prepared, fold: int, recipe: LongRecipe, out: Path, device: str) -> Path:
+def trained(prepared: Prepared, fold: int, recipe: Recipe, out: Path, device: str) -> Path:
     """Train on a fold's training queries; what comes of it is a model's folder."""
-    from tamis.train.longdoc import train_long
+    from tamis.train.ranking import train
     from tamis.train.sources import Examples
 
     def tell(line: Mapping[str, Any]) -> None:
         print("   ", *(f"{name} {value:.6g}" for name, value in line.items()), flush=True)
 
     examples = Examples.of(training_set(prepared, prepared.folds[fold - 1].train), recipe)
-    return train_long(recipe, examples, out, device=device, progress=tell).model
+    return train(recipe, examples, out, device=device, progress=tell).model
 
 
 def training_set(prepared: Prepared, queries: Sequence[str]) -> TrainingSet:
@@ -335,19 +331,10 @@ def training_set(prepared: Prepared, queries: Sequence[str]) -> TrainingSet:
 
 def ranked(prepared: Prepared, queries: Sequence[str], model: str, device: Device) -> Iterator[Array]:
     """The scores of each query's candidates, as the stages of long documents compute them."""
-    from tamis.infer.longdoc import LongEncoder
-    from tamis.models.longdoc import read
-
-    encoder = LongEncoder(model, device=device)
-    special, plan, config = encoder.tokenizer.special, encoder.plan, encoder.long.model.config
-
-    def made() -> Iterator[Inputs]:
-        for qid in queries:
-            documents = prepared.documents.take(prepared.candidates(qid))
-            own = np.zeros(len(documents), np.int64)
-            yield read(prepared.query(qid), own, documents, special, plan, config).inputs
-
-    yield from map(encoder.margins, ahead(made()))
+    scorer = Scorer(model, architectures=("cedr", "parade"), device=device)
+    documents = ((qid, prepared.documents.take(prepared.candidates(qid))) for qid in queries)
+    inputs = (_inputs(scorer, prepared.query(qid), texts) for qid, texts in documents)
+    yield from map(scorer.margins, ahead(inputs))
 
 
 def ahead(items: Iterator[_Item]) -> Iterator[_Item]:

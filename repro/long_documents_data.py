@@ -30,7 +30,7 @@ from tamis.evaluate.folds import Fold, make_folds, read_folds, write_folds
 from tamis.evaluate.grid import Setting
 from tamis.evaluate.tune import cross_validate
 from tamis.formats import Qrels, read_corpus, read_qrels, read_queries
-from tamis.models.long_plan import LongDoc
+from tamis.models.documents import DocumentSettings
 from tamis.models.templates import Tokenised
 from tamis.rank.birch import Birch
 from tamis.rank.given_run import Documents
@@ -107,15 +107,15 @@ def marked(path: Path, queries: Iterable[Query], documents: Iterable[Document]) 
 
 def _write_tokens(path: Path, queries: Sequence[Query], documents: Sequence[Document], model: str) -> None:
     mono = tamis.Mono(model, precision="fp32")
-    tokenizer = mono.encoder.tokenizer
+    tokenizer = mono.scorer.tokenizer
     columns: dict[str, Array] = {
         "tokenizer": np.array(digest(mono)),
         "documents.names": np.array([document.id for document in documents]),
     }
-    plan = LongDoc("maxp")  # all kinds read as much of a document
+    tokens = DocumentSettings().tokens  # all kinds read as much of a document
     columns |= _columns("queries", tokenizer.encode([query.text for query in queries]))
     columns |= _columns(
-        "documents", tokenizer.encode([document.contents for document in documents], limit=plan.tokens)
+        "documents", tokenizer.encode([document.contents for document in documents], limit=tokens)
     )
     columns |= _cut("passages", MaxP(mono, passages=None), documents)
     columns |= _cut("sentences", Birch(mono), documents)
@@ -170,7 +170,7 @@ def _within(fold: Fold, queries: Iterable[str]) -> Fold:
 
 def digest(mono: tamis.Mono) -> str:
     """Which tokens a model reads."""
-    content = (mono.encoder.checkpoint.folder / "tokenizer.json").read_bytes()
+    content = (mono.scorer.checkpoint.folder / "tokenizer.json").read_bytes()
     return hashlib.sha256(content).hexdigest()[:16]
 
 
@@ -284,7 +284,7 @@ class Prepared:
         """Whether a model reads these tokens."""
         if digest(mono) != str(self._columns["tokenizer"]):
             raise InputError(
-                f"{mono.encoder.model} has another tokenizer than {self.folder} was made with",
+                f"{mono.scorer.model} has another tokenizer than {self.folder} was made with",
                 remedy="prepare it again with --model",
             )
 

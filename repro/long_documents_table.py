@@ -21,8 +21,8 @@ from tamis.evaluate.significance import holm, t_test
 from tamis.evaluate.tables import markdown
 from tamis.rank.combine import min_max
 from tamis.rank.evidence import apart, grown
-from tamis.rank.passage import PASSAGES, AvgP, FirstP, KMaxP, MaxP, PassageStage, Scored, SumP
-from tamis.rank.reranker import shown
+from tamis.rank.passage import PASSAGES, AvgP, FirstP, KMaxP, MaxP, PassageStage, ScoredPassages, SumP
+from tamis.rank.reranker import to_score
 from tamis.text.segment import Passage
 
 MEASURES = ("nDCG@10", "AP")
@@ -83,7 +83,7 @@ def write_runs(prepared: Prepared, out: Path, model: str) -> None:
     maker.finish()
 
 
-def _aggregated(maker: _Maker, passages: Mapping[str, Sequence[Scored]]) -> None:
+def _aggregated(maker: _Maker, passages: Mapping[str, Sequence[ScoredPassages]]) -> None:
     mono = tamis.Mono(maker.model)
     limited = {qid: [_first(each, PASSAGES) for each in own] for qid, own in passages.items()}
     first = {qid: [_first(each, 1) for each in own] for qid, own in passages.items()}
@@ -98,12 +98,12 @@ def _aggregated(maker: _Maker, passages: Mapping[str, Sequence[Scored]]) -> None
     by_k = [{r.query.id: r for r in replay(KMaxP(mono, k=k), maker.candidates, limited)} for k in K]
     maker.tune("k-max", {"k": K}, lambda setting: by_k[K.index(setting["k"])])
     best = {qid: np.array([each.margins.max() for each in own]) for qid, own in limited.items()}
-    chances = {qid: shown(own, ScoreKind.PROBABILITY)[:, None] for qid, own in best.items()}
+    chances = {qid: to_score(own, ScoreKind.PROBABILITY)[:, None] for qid, own in best.items()}
     maker.tune("MaxP + BM25", INTERPOLATION, lambda setting: interpolated(maker.candidates, chances, setting))
 
 
 def _birch(maker: _Maker, sentences: Scores) -> None:
-    chances = {qid: shown(own, ScoreKind.PROBABILITY) for qid, own in sentences.items()}
+    chances = {qid: to_score(own, ScoreKind.PROBABILITY) for qid, own in sentences.items()}
     for row, grid in (
         *((f"Birch {n}S", grid) for n, grid in enumerate(BIRCH, start=1)),
         ("Birch 3S without BM25", BIRCH[2] | {"alpha": [0.0]}),
@@ -128,7 +128,7 @@ def _trained(maker: _Maker) -> None:
 
 
 def replay(
-    stage: PassageStage, candidates: Mapping[str, Ranking], scored: Mapping[str, Sequence[Scored]]
+    stage: PassageStage, candidates: Mapping[str, Ranking], scored: Mapping[str, Sequence[ScoredPassages]]
 ) -> list[Ranking]:
     """What a stage makes of margins that were computed before: all of it but its model."""
     stage._scored = lambda rankings: [list(scored[ranking.query.id]) for ranking in rankings]  # type: ignore[method-assign]
@@ -147,8 +147,8 @@ def interpolated(candidates: Mapping[str, Ranking], chances: Scores, setting: Se
     return made
 
 
-def _first(scored: Scored, most: int) -> Scored:
-    return Scored(scored.passages[:most], scored.margins[:most])
+def _first(scored: ScoredPassages, most: int) -> ScoredPassages:
+    return ScoredPassages(scored.passages[:most], scored.margins[:most])
 
 
 class _Maker:
@@ -228,7 +228,7 @@ class _Maker:
         """The margins of each candidate's best sentences; minus infinity for those that it lacks."""
         return self.scores("mono-sentences")
 
-    def passages(self, name: str, most: int | None) -> dict[str, list[Scored]]:
+    def passages(self, name: str, most: int | None) -> dict[str, list[ScoredPassages]]:
         """Each candidate's passages and their margins."""
         units: Units = self.prepared.passages
         found = {}
@@ -236,7 +236,7 @@ class _Maker:
             documents = self.prepared.candidates(qid)
             parts = np.split(margins, np.cumsum(self._counts(qid, name))[:-1])
             places = (units.passages(document)[:most] for document in documents.tolist())
-            found[qid] = [Scored(*each) for each in zip(places, parts, strict=True)]
+            found[qid] = [ScoredPassages(*each) for each in zip(places, parts, strict=True)]
         return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from tamis.infer.scorer import BUNDLED, FINGERPRINT, bundled_models
+from tamis.models.bundled import BUNDLED, FINGERPRINT, bundled_models
 from tamis.models.checkpoint import load_checkpoint
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ import json, subprocess, sys
 from pathlib import Path
 
 import tamis
-from tamis.infer.scorer import bundled_models
+from tamis.models.bundled import bundled_models
 
 assert Path(tamis.__file__).is_relative_to(sys.prefix), f"{tamis.__file__} is not of this environment"
 texts = [

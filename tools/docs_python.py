@@ -17,8 +17,11 @@ _EMPTY = inspect.Parameter.empty
 
 #: The modules of each page of the reference of Python, beside `tamis` itself.
 MODULES = {
-    "rerank": ["rank.reranker", "rank.longdoc", "rank.ltr", "train.ltr", "rank.given_run", "rank.combine",
-               "infer.score_cache", "core.runtime", "infer.tokens", "core.plan"],
+    "rerank": ["core.candidates", "rank.reranker", "rank.scored", "rank.ltr", "train.ltr", "rank.given_run",
+               "rank.combine", "storage.score_cache", "core.runtime", "core.pool", "infer.tokens",
+               "core.plan"],
+    "stages": ["core.stage", "core.options", "core.cost", "core.model_stage", "core.extensions", "testing"],
+    "models": ["models.architecture", "models.settings", "models.network", "train.learning"],
     "evaluate": ["evaluate.measures", "evaluate.compare", "evaluate.significance", "evaluate.folds",
                  "evaluate.grid", "evaluate.tune", "evaluate.candidates", "evaluate.tradeoff",
                  "evaluate.budget", "evaluate.report", "evaluate.moved", "evaluate.trials",

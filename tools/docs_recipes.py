@@ -13,14 +13,19 @@ from typing import Any
 from docs_text import table
 from pydantic.fields import FieldInfo
 
+from tamis.models.architecture import architecture, names
 from tamis.models.settings import Settings, in_words, table_of
 from tamis.train.distill_recipe import DistillRecipe
 from tamis.train.pretrain_recipe import PretrainRecipe
-from tamis.train.recipe import TABLES, Recipe, kind_of
+from tamis.train.recipe import Recipe
 
-#: The recipes of each command; the first is the general one.
+#: The tables of architectures, those of packages too.
+ARCHITECTURES = {
+    name: architecture(name).Settings for name in names() if architecture(name).Settings.model_fields
+}
+#: The recipes of each command; beside the first, what only some of them have.
 RECIPES: dict[str, list[type[Settings]]] = {
-    "train": [Recipe, *map(kind_of, TABLES)],
+    "train": [Recipe, *ARCHITECTURES.values()],
     "distill": [DistillRecipe],
     "pretrain": [PretrainRecipe],
 }
@@ -33,15 +38,25 @@ def recipes(command: str) -> str:
     parts: list[str] = []
     for kind, heading in _sections()[command]:
         fields = _fields(kind)
-        if kind is RECIPES[command][0]:  # with what only some recipes have
-            known = kind.model_fields.keys()
-            fields += [
-                each for other in RECIPES[command][1:] for each in _fields(other) if each[0] not in known
-            ]
-        else:
+        if heading:
             parts += [f"### {heading}", _about(kind)]
         parts.append(table(["field", "is", "default", ""], [_row(*field) for field in fields]))
     return "\n\n".join(parts)
+
+
+def architectures() -> str:
+    """Each architecture: what it is, its table, and the stage that ranks with it."""
+    rows = [
+        [
+            f"`{name}`",
+            _about(kind := architecture(name)).partition("\n\n")[0].rstrip("."),
+            f"[\\[{name}\\]](#{_slug(name)})" if name in ARCHITECTURES else "",
+            f"`{kind.stage}`",
+            "yes" if kind.needs_torch else "",
+        ]
+        for name in names()
+    ]
+    return table(["architecture", "", "table", "stage", "needs torch"], rows)
 
 
 def _sections() -> dict[str, list[tuple[type[Settings], str]]]:
@@ -65,10 +80,10 @@ def _sections() -> dict[str, list[tuple[type[Settings], str]]]:
             found[command].append((inner, heading))
             walk(command, inner, within)
 
-    for command, kinds in RECIPES.items():
-        found[command] = [(kinds[0], "")]
-        for kind in kinds:
-            walk(command, kind, "")
+    for command, (general, *_) in RECIPES.items():
+        found[command] = [(general, "")]
+        walk(command, general, "")
+    found["train"] += [(kind, f"[{name}]") for name, kind in ARCHITECTURES.items()]
     return found
 
 
@@ -108,8 +123,9 @@ def _row(name: str, field: FieldInfo, said: str) -> list[str]:
         said = said or re.split(r"(?<!\bal)\. |: ", _about(inner))[0].rstrip(".")
     if not field.repr:
         said += " (may differ when a run is resumed)"
-    needed = field.is_required() and name not in TABLES
-    default = "needed" if needed else _shown(None if field.is_required() else field.default)
+    if field.annotation == Recipe.model_fields["architecture"].annotation:
+        kind = f"one of {', '.join(f'`{each}`' for each in names())}"
+    default = "needed" if field.is_required() else _shown(field.default)
     return [f"`{name}`", kind, default, _escaped(said)]
 
 
@@ -122,8 +138,8 @@ def _shown(default: Any) -> str:
     return "" if default is None or isinstance(default, Settings) else f"`{json.dumps(default)}`"
 
 
-def _about(kind: type[Settings]) -> str:
-    """What a model says of itself, without examples."""
+def _about(kind: type[Any]) -> str:
+    """What a class says of itself, without examples."""
     paragraphs = re.split(r"\n\s*\n", inspect.getdoc(kind) or "")
     return _escaped("\n\n".join(each for each in paragraphs if not each.startswith(">>>")))
 

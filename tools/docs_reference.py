@@ -15,13 +15,14 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from docs_python import MODULES, modules, top_level
-from docs_recipes import RECIPES, recipes
+from docs_recipes import RECIPES, architectures, recipes
 from docs_text import definition, docstring, table
 
 from tamis.cli import VERBS
 from tamis.cli.arguments import ArgumentParser
 from tamis.core.language import Call, Value
-from tamis.core.registry import SEARCHING, STAGES, parameters_of
+from tamis.core.options import Kind, Parameter
+from tamis.core.registry import declared, names, parameters_of
 
 _WIDTH = 86
 _WORDS = {
@@ -31,7 +32,6 @@ _WORDS = {
     bool: "`true`, `false`",
     type(None): "`none`",
 }
-_EMPTY = inspect.Parameter.empty
 #: Stages that are a module of their own: its docstring has the model and the paper.
 _TOLD_BY_MODULE = ("sdm", "rm3", "birch")
 
@@ -42,41 +42,56 @@ _TOLD_BY_MODULE = ("sdm", "rm3", "birch")
 
 def stages() -> str:
     """Each stage of the language: what it does, and its options."""
-    return "\n\n".join(_stage(name) for name in STAGES)
+    return "\n\n".join(_stage(name) for name in names())
+
+
+def overview() -> str:
+    """All stages, each with its options and their defaults, and with the first sentence of what is said."""
+    rows = [
+        [f"[`{name}`](#{name})", f"`{shown}`" if (shown := _options_of(name)) else "", _sentence(name)]
+        for name in names()
+    ]
+    return table(["stage", "options and their defaults", ""], rows)
+
+
+def _options_of(name: str) -> str:
+    options = {key: each for key, each in parameters_of(name).items() if each.kind is Kind.OPTION}
+    return str(Call("x", (), tuple((key, _default(each)) for key, each in options.items())))[2:-1]
+
+
+def _sentence(name: str) -> str:
+    """The first sentence of what is said of a stage."""
+    about = docstring(declared(name)).partition("\n\n")[0]
+    return " ".join(re.split(r"(?<!\bal)(?<!\bEq)(?<!\bEqs)\.(?=\s|$)", about)[0].split())
 
 
 def _stage(name: str) -> str:
-    giver = STAGES[name][0]
-    if isinstance(giver, str):
-        module, _, attribute = giver.rpartition(".")
-        giver = getattr(import_module(module), attribute)
-    parameters = parameters_of(name)
+    giver, parameters = declared(name), parameters_of(name)
+    options = {key: each for key, each in parameters.items() if each.kind is Kind.OPTION}
     inside = [
-        ("*" if each.kind is each.VAR_POSITIONAL else "") + each.name for each in _stages_of(parameters)
+        ("*" if each.kind is Kind.STAGES else "") + key
+        for key, each in parameters.items()
+        if each.kind is not Kind.OPTION
     ]
-    options: tuple[tuple[str, Value], ...] = tuple(
-        (key, each.default) for key, each in parameters.items() if each.default is not _EMPTY
-    )
-    shown = str(Call(name, (), options))
+    shown = str(Call(name, (), tuple((key, _default(each)) for key, each in options.items())))
     if inside:
         shown = shown.replace("(", f"({', '.join(inside)}, ", 1)
-    kind = "Searches the index" if name in SEARCHING else "Orders the candidates that it gets"
     rows = [
         [
             f"`{key}`",
-            f"`{str(Call('x', (), ((key, each.default),)))[len(key) + 3 : -1]}`",
+            f"`{str(Call('x', (), ((key, _default(each)),)))[len(key) + 3 : -1]}`",
             values(each.annotation),
         ]
-        for key, each in parameters.items()
-        if each.default is not _EMPTY
+        for key, each in options.items()
     ]
     of_module = [docstring(import_module(giver.__module__))] if name in _TOLD_BY_MODULE else []
-    parts = [f"### {name}", f"```text\n{shown}\n```", *of_module, docstring(giver), f"{kind}."]
+    about = str(giver.role).capitalize()
+    parts = [f"### {name}", f"```text\n{shown}\n```", *of_module, docstring(giver), f"{about}."]
     return "\n\n".join([*parts, table(["option", "default", "may be"], rows)] if rows else parts)
 
 
-def _stages_of(parameters: dict[str, inspect.Parameter]) -> list[inspect.Parameter]:
-    return [each for each in parameters.values() if each.default is _EMPTY]
+def _default(option: Parameter) -> Value:
+    return "..." if option.required else option.default  # type: ignore[no-any-return]
 
 
 def values(annotation: Any) -> str:
@@ -199,6 +214,8 @@ def _measure_options(measure: Any) -> str:
 #: What a page may ask for, by name.
 PARTS: dict[str, Callable[[], str]] = {
     "stages": stages,
+    "overview of stages": overview,
+    "architectures": architectures,
     "commands": commands,
     "own measures": own_measures,
     "other measures": other_measures,

@@ -25,19 +25,20 @@ from script import say
 from torch import Tensor
 from torch.nn import functional as F
 
-from tamis.base.arrays import Array
+from tamis.base.arrays import Array, batches
 from tamis.cli import status_of
 from tamis.core.ranking import Ranking, Run, ScoreKind
 from tamis.evaluate.measures import evaluate
 from tamis.formats import read_corpus, read_qrels, read_queries
-from tamis.infer.engine import Engine, batches
+from tamis.infer.engine import Engine
 from tamis.infer.torch_backend import TorchBackend
 from tamis.models import templates
 from tamis.models.checkpoint import load_checkpoint
 from tamis.models.encoder import Encoder
+from tamis.models.feed import padded
 from tamis.models.templates import Inputs, Special, Tokenised
 from tamis.models.tokenizer import Tokenizer
-from tamis.train.objective import packed_states, padded
+from tamis.train.objective import packed_states
 from tamis.train.sets import Candidates, TrainingSet
 
 FIRST_MONO, COSINE = 0.5, 20.0  # how much they count beside the cross-encoder's logit
@@ -150,7 +151,7 @@ def logits(folder: Path) -> Pairs:
                 queries.take(asked),
                 documents.take(numbers[here]),
                 special,
-                own=own,
+                query_of=own,
                 query_limit=QUERY_TOKENS,
                 total_limit=QUERY_TOKENS + PASSAGE_TOKENS + 3,
                 segment_types=model.config.segments,

@@ -10,11 +10,13 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tamis.base.version import __version__
+
 if TYPE_CHECKING:
     from tamis.base.documents import Document, Query
     from tamis.base.errors import TamisError
     from tamis.core.ranking import Hit, Ranking, Run, ScoreKind, Span
-    from tamis.core.stage import Pipeline, Stage
+    from tamis.core.stage import Pipeline, Role, Stage, stage
     from tamis.index.dependence import SDM, Dependence
     from tamis.index.feedback import RM3
     from tamis.index.index import Index
@@ -28,12 +30,10 @@ if TYPE_CHECKING:
     from tamis.rank.evidence import whole_sentences
     from tamis.rank.groupwise import Groupwise
     from tamis.rank.listwise import Listwise
-    from tamis.rank.longdoc import Cedr, Parade
     from tamis.rank.ltr import LTR
     from tamis.rank.mono import Mono
     from tamis.rank.passage import AvgP, FirstP, KMaxP, MaxP, SumP
-
-__version__ = "0.1.0"
+    from tamis.rank.scored import Cedr, Parade
 
 __all__ = [
     "BM25",
@@ -65,6 +65,7 @@ __all__ = [
     "QueryLikelihood",
     "Ranking",
     "Retriever",
+    "Role",
     "Run",
     "ScoreKind",
     "Span",
@@ -73,6 +74,7 @@ __all__ = [
     "TamisError",
     "TfIdf",
     "__version__",
+    "stage",
     "whole_sentences",
 ]
 
@@ -87,7 +89,7 @@ _HOME = {
     "tamis.rank.evidence": ("whole_sentences",),
     "tamis.rank.groupwise": ("Groupwise",),
     "tamis.rank.listwise": ("Listwise",),
-    "tamis.rank.longdoc": ("Cedr", "Parade"),
+    "tamis.rank.scored": ("Cedr", "Parade"),
     "tamis.rank.ltr": ("LTR",),
     "tamis.rank.mono": ("Mono",),
     "tamis.rank.passage": ("AvgP", "FirstP", "KMaxP", "MaxP", "SumP"),
@@ -97,7 +99,7 @@ _HOME = {
     "tamis.index.index": ("Index",),
     "tamis.index.retriever": ("Retriever",),
     "tamis.index.score": ("BM25", "QueryLikelihood", "TfIdf"),
-    "tamis.core.stage": ("Pipeline", "Stage"),
+    "tamis.core.stage": ("Pipeline", "Role", "Stage", "stage"),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 

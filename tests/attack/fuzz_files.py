@@ -36,12 +36,13 @@ from tamis.formats import (
     write_qrels,
     write_run,
 )
-from tamis.infer.scorer import BUNDLED
+from tamis.models.architecture import architecture
+from tamis.models.bundled import BUNDLED
 from tamis.models.checkpoint import load_checkpoint
-from tamis.models.config import parse_config
-from tamis.models.exits import has_exits
-from tamis.models.long_plan import FORMAT, read_plan
+from tamis.models.config import RECORD, parse_config
+from tamis.models.legacy import recorded
 from tamis.models.names import hugging_face_names, shapes
+from tamis.models.settings import build
 from tamis.models.tokenizer import Tokenizer
 from tamis.models.weights import write_tensors
 from tamis.rank.groupwise import GroupwiseModel
@@ -178,7 +179,9 @@ LTR = {
     "queries": 3,
     "seed": 0,
 }
-PLAN = {"format": FORMAT, "kind": "maxp", "window": 150, "stride": 100, "keep": 0.5, "passages": 16}
+LISTWISE: dict[str, Any] = {"format": 2, "architecture": "listwise", "settings": {"n": 3, "k": 20}}
+CASCADE: dict[str, Any] = {"format": 2, "architecture": "cascade", "settings": {"exits": [1], "alpha": 0.5}}
+PLAN = {"format": 1, "kind": "maxp", "window": 150, "stride": 100, "keep": 0.5, "passages": 16}
 FOLDS = [["q1", 2], ["q3"], ["q4"]]
 
 
@@ -223,8 +226,8 @@ def expression(path: Path) -> None:
 
 def checkpoint(path: Path) -> None:
     folder = path.parent
-    _ = dict(load_checkpoint(folder, require_head=False).tensors)
-    has_exits(folder)
+    found = load_checkpoint(folder, require_head=False)
+    _ = dict(found.tensors), dict(found.head), repr(found.architecture)
     load_checkpoint(folder)
 
 
@@ -239,20 +242,29 @@ class Kind(NamedTuple):
     name: str  # of the file
     seed: bytes
     read: Callable[[Path], object]
+    record: dict[str, Any] | None = None  # of the architecture, in the config.json beside it
 
 
 def as_json(value: object) -> bytes:
     return json.dumps(value).encode()
 
 
-def tensors() -> bytes:
+def config(record: dict[str, Any] | None) -> bytes:
+    return as_json(CONFIG | ({} if record is None else {RECORD: record}))
+
+
+def tensors(record: dict[str, Any] | None = None) -> bytes:
     import numpy as np
 
     config = parse_config(CONFIG, "config.json")
     names = hugging_face_names(config)
+    wanted = {names[ours]: shape for ours, shape in shapes(config).items()}
+    if record is not None:
+        kind = architecture(record["architecture"])
+        wanted |= kind(build(kind.Settings, record["settings"], "")).tensors(config) or {}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "a")
-        write_tensors(path, {names[ours]: np.ones(shape) for ours, shape in shapes(config).items()})
+        write_tensors(path, {name: np.ones(shape) for name, shape in wanted.items()})
         return path.read_bytes()
 
 
@@ -280,9 +292,12 @@ KINDS = {
     "expression": Kind("pipeline.txt", EXPRESSION, expression),
     "groupwise": Kind("groupwise.json", as_json(GROUPWISE), GroupwiseModel.read),
     "ltr": Kind("ltr.json", as_json(LTR), lambda path: str(LinearModel.read(path))),
-    "plan": Kind("tamis.json", as_json(PLAN), lambda path: read_plan(path.parent)),
-    "config": Kind("config.json", as_json(CONFIG), checkpoint),
+    "plan": Kind("tamis.json", as_json(PLAN), lambda path: recorded({}, 2, 4, [], path.parent)),
+    "config": Kind("config.json", config(None), checkpoint),
+    "config-listwise": Kind("config.json", config(LISTWISE), checkpoint, LISTWISE),
+    "config-cascade": Kind("config.json", config(CASCADE), checkpoint, CASCADE),
     "weights": Kind("model.safetensors", tensors(), checkpoint),
+    "weights-cascade": Kind("model.safetensors", tensors(CASCADE), checkpoint, CASCADE),
     "tokenizer": Kind("tokenizer.json", as_json(TOKENIZER), tokenizer),
 }
 
@@ -392,8 +407,8 @@ def fuzz(name: str, count: int, first: int) -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         if kind.read is checkpoint:
-            (folder / "config.json").write_bytes(as_json(CONFIG))
-            (folder / "model.safetensors").write_bytes(KINDS["weights"].seed)
+            (folder / "config.json").write_bytes(config(kind.record))
+            (folder / "model.safetensors").write_bytes(tensors(kind.record))
             (folder / "tokenizer.json").write_bytes((BUNDLED / "mono" / "tokenizer.json").read_bytes())
         path = folder / kind.name
         path.write_bytes(kind.seed)

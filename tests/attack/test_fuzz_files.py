@@ -20,7 +20,7 @@ GROUPS = {
     "queries": "queries queries-tsv topics",
     "judgments and runs": "qrels qrels-beir run run-msmarco candidates folds folds-columns",
     "recipes": "recipe recipe-distill recipe-pretrain expression",
-    "models": "groupwise ltr plan config weights tokenizer",
+    "models": "groupwise ltr plan config config-listwise config-cascade weights weights-cascade tokenizer",
 }
 
 

@@ -77,7 +77,7 @@ def test_no_output_lies_in_an_index(place: Path, name: str, capsys: pytest.Captu
         if name == "tradeoff":
             output = output.replace(".run", ".html")  # which a report must be called
         said = refused(place, capsys, [*RUNS[name], "-o", output])
-        assert "lies in" in said or ".html" in said, said
+        assert "is inside" in said or ".html" in said, said
 
 
 @pytest.mark.parametrize("name", ["run with a model", "rerank", "tune models"])
@@ -85,7 +85,7 @@ def test_no_output_lies_in_a_model_that_is_read(
     place: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for output in IN_MODEL:
-        assert "which is read" in refused(place, capsys, [*RUNS[name], "-o", output])
+        assert "which is an input" in refused(place, capsys, [*RUNS[name], "-o", output])
 
 
 @pytest.mark.parametrize("name", ["run", "rerank", "tune", "tradeoff"])
@@ -96,10 +96,10 @@ def test_nor_do_the_files_beside_it(place: Path, name: str, capsys: pytest.Captu
         name, []
     )
     for option in options:
-        assert "lies in an index" in refused(place, capsys, [*RUNS[name], "-o", output, *option])
+        assert "is inside an index" in refused(place, capsys, [*RUNS[name], "-o", output, *option])
     if name in ("run", "rerank"):  # what is written beside the run is an input
         (place / "x.journal").hardlink_to(place / "q.tsv")
-        assert "is read" in refused(place, capsys, [*RUNS[name], "-o", "x"])
+        assert "is an input" in refused(place, capsys, [*RUNS[name], "-o", "x"])
 
 
 def test_other_commands(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,13 +123,13 @@ def test_other_commands(place: Path, capsys: pytest.CaptureFixture[str]) -> None
         ["train", "recipe.toml", "--out", "model/tuned"],
         ["train", "recipe.toml", "--out", "idx"],
     ):
-        assert "lies in" in refused(place, capsys, command), command
+        assert "is inside" in refused(place, capsys, command), command
 
 
 def test_hard_links_and_capitals(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file that has a second name is the same file, and so is one of which a system ignores the case."""
     (place / "second.run").hardlink_to(place / "idx" / "manifest.json")
-    assert "is read" in refused(place, capsys, [*RUNS["run"], "-o", "second.run"])
+    assert "is an input" in refused(place, capsys, [*RUNS["run"], "-o", "second.run"])
     if (place / "IDX").exists():  # pragma: no cover
         refused(place, capsys, [*RUNS["run"], "-o", "IDX/manifest.json"])
 
@@ -140,7 +140,7 @@ def test_a_file_of_the_corpus_is_an_input(place: Path, capsys: pytest.CaptureFix
         (place / "texts" / name).with_suffix(".txt").write_text(text)
     command = ["rerank", "e.run", "--corpus", "texts", "--queries", "q.tsv", "-p", "mono(model=model)"]
     (place / "e.run").write_text("q1 Q0 d1.txt 1 2 x\nq1 Q0 d2.txt 2 1 x\n")
-    assert "is read" in refused(place, capsys, [*command, "-o", "texts/d2.txt"])
+    assert "is an input" in refused(place, capsys, [*command, "-o", "texts/d2.txt"])
     assert main([*command, "-o", "texts/new.run"]) == 0  # beside them is no harm, nor is it the second time
     assert main([*command, "-o", "texts/new.run"]) == 0
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -208,31 +209,33 @@ def test_states_of_training(tmp_path: Path, after: Path) -> None:
 
 
 @needs_torch
-def test_models_that_are_replaced(tmp_path: Path, after: Path, tiny_checkpoint: Callable[..., Path]) -> None:
-    import torch
-
-    from tamis.models.checkpoint import load_checkpoint
-    from tamis.models.long_checkpoint import begin, load_long, save_long
-    from tamis.models.long_plan import LongDoc
+@pytest.mark.parametrize("kind", ["listwise", "parade"])
+def test_models_that_are_replaced(
+    kind: str, tmp_path: Path, after: Path, tiny_checkpoint: Callable[..., Path]
+) -> None:
+    from tamis.models.architecture import architecture
+    from tamis.models.checkpoint import WEIGHTS, load_checkpoint, save_checkpoint
     from tamis.train.state import clear_remains
 
     root = tmp_path / "root"
     (root / "out").mkdir(parents=True)
     start = tiny_checkpoint(tmp_path / "model", layers=1, hidden=8, heads=2)
-    model = begin(load_checkpoint(start), LongDoc("parade-max"))
+    model = architecture(kind)().begin(load_checkpoint(start))
     with Recorder(root) as recorder:
         for number in range(1, 4):
-            for parameter in model.model.head.parameters():
-                torch.nn.init.constant_(parameter, float(number))
-            save_long(model, root / "out" / "best")
+            head = {name: np.full_like(tensor, number) for name, tensor in model.head.items()}
+            tensors = {name: np.full_like(model.tensors[name], number) for name in model.tensors}
+            save_checkpoint(replace(model, tensors=tensors, head=head), root / "out" / "best")
             recorder.promise()
 
     def check(moment: Moment, place: Path) -> None:
         clear_remains(place / "out")
-        found = 0.0
-        if (place / "out" / "best").exists():
-            head = load_long(place / "out" / "best").model.head
-            (found,) = {value for each in head.parameters() for value in each.flatten().tolist()}
+        found = 0.0  # of the first one a part may be there, but the weights come last
+        if (place / "out" / "best" / WEIGHTS).exists():
+            left = load_checkpoint(place / "out" / "best")
+            assert left.architecture == model.architecture
+            values = [*left.tensors.values(), *left.head.values()]
+            (found,) = {value for each in values for value in np.unique(each).tolist()}
         assert found in (moment.promised, moment.promised + 1)
 
     check_all(recorder, after, check)

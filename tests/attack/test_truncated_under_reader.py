@@ -10,9 +10,9 @@ import pytest
 
 from tamis import Document, Index
 from tamis.base.errors import CorruptError
+from tamis.index import tokens
 from tamis.index.dependence import SDM
 from tamis.index.score import BM25
-from tamis.infer import tokens
 from tamis.infer.tokens import TokenStore, build_tokens
 from tamis.models.tokenizer import Tokenizer
 from tamis.storage import columns

@@ -194,6 +194,32 @@ class Page:
     def state(self) -> dict[str, str]:
         return {name: values[0] for name, values in parse_qs(urlsplit(self.driver.current_url).query).items()}
 
+    @contextmanager
+    def at(self, address: str) -> Iterator[None]:
+        """At another server, which alone is asked while this lasts."""
+        own, self.origin = self.origin, address
+        self.requests()
+        yield
+        assert [url for url in self.requests() if not url.startswith((f"{address}/", "data:"))] == []
+        self.origin = own
+
+    def hover(self, selector: str) -> None:
+        """With a mouse."""
+        from selenium.webdriver import ActionChains
+
+        ActionChains(self.driver, duration=0).move_to_element(self.one(selector)).perform()
+
+    def tap(self, selector: str) -> None:
+        """With a finger."""
+        script = """arguments[0].scrollIntoView({ block: "center" });
+            const box = arguments[0].getBoundingClientRect();
+            return [box.x + Math.min(box.width / 2, 20), box.y + box.height / 2]"""
+        x, y = self.run(script, self.one(selector))
+        self.driver.execute_cdp_cmd(
+            "Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [{"x": x, "y": y}]}
+        )
+        self.driver.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+
     def width(self, pixels: int) -> None:
         size = {"width": pixels, "height": 800, "deviceScaleFactor": 1, "mobile": pixels < 600}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)

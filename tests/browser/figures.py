@@ -1,7 +1,7 @@
 """Make the pictures of the page in docs/figures: python tests/browser/figures.py http://127.0.0.1:8000
 
-The server is one of the demo collection: `tamis demo --keep demo`, then
-`tamis serve demo/index --deadline 60s`: duo takes a small machine longer than a page should wait.
+The server serves the demo collection: `tamis demo --keep demo`, then `tamis serve demo/index --deadline 60s`,
+because duo on a small machine takes longer than the default deadline.
 """
 
 from __future__ import annotations
@@ -14,13 +14,21 @@ from urllib.parse import urlencode
 
 FIGURES = Path(__file__).parents[2] / "docs" / "figures"
 QUERY = "film director who was married to an actress"
-CASCADE = {"q": QUERY, "a": "bm25 % 100 >> mono % 20 >> duo", "doc": "d1547"}
+CASCADE = {"q": QUERY, "a": "bm25 % 100 >> mono % 10 >> duo", "doc": "d1547"}
 COMPARED = {"q": QUERY, "a": "bm25 % 30 >> mono", "b": "bm25 % 30", "doc": "d1547"}
 #: name: width, height, pixels a pixel, theme, state, and what is done before the picture
 PICTURES: dict[str, tuple[int, int, int, str, dict[str, str], str]] = {
-    "page-desktop": (1280, 860, 1, "light", CASCADE, ""),
+    "page-desktop": (1080, 760, 1, "light", CASCADE, ""),
     "page-desktop-dark": (1280, 860, 1, "dark", COMPARED, ""),
     "page-phone": (375, 812, 2, "light", CASCADE, "document.getElementById('cascade-box').open = true"),
+    "page-phone-dark": (
+        375,
+        812,
+        2,
+        "dark",
+        {"q": QUERY, "a": CASCADE["a"], "doc": "d1547", "open": "d0995"},
+        "",
+    ),
 }
 
 
@@ -34,8 +42,10 @@ def picture(driver: Any, address: str, name: str) -> None:
     features = [{"name": key, "value": value} for key, value in media.items()]
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
     driver.get(f"{address}/?{urlencode(state)}")
-    WebDriverWait(driver, 60, 0.1).until(
-        lambda driver: driver.execute_script("return document.querySelector('.card.followed')")
+    WebDriverWait(driver, 60, 0.1).until(  # the answer comes in stages: wait for the last
+        lambda driver: driver.execute_script(
+            "return document.querySelector('.card.followed') && !document.body.innerText.includes('so far')"
+        )
     )
     driver.execute_async_script(f"{before}; setTimeout(arguments[0], 500)")  # until all is drawn
     driver.save_screenshot(str(FIGURES / f"{name}.png"))

@@ -105,15 +105,21 @@ BAD = {
     "no queries": (["bm25.run", "--corpus", "idx"], "required: --queries: give both, or for candidates"),
     "a run": (["bm25.run"], "bm25.run, line 1: a run, which has no texts: give"),
     "no file": (["nowhere.tsv"], "nowhere.tsv: no such file"),
-    "empty": (["empty.tsv"], "empty.tsv: no candidate in it: check the file and its format"),
+    "empty": (["empty.tsv"], "empty.tsv: contains no candidates: check the file and its format"),
     "a bad line": (["bad.tsv"], "bad.tsv, line 2: 2 tab-separated columns where candidates have 4"),
     "as a run": (
         ["top.tsv", "--corpus", "idx", "--queries", "queries.tsv"],
         "top.tsv, line 1: candidates with their texts: leave them without --corpus and --queries",
     ),
     "a field": (["top.tsv", "--field", "desc"], "top.tsv: the queries have no desc: leave --field out"),
-    "a format": (["top.tsv", "--format", "tsv"], "--format is of a corpus, and there is none: leave it out"),
-    "onto itself": (["own.tsv", "-o", "own.tsv"], "own.tsv is read, and would be overwritten: give another"),
+    "a format": (
+        ["top.tsv", "--format", "tsv"],
+        "--format applies to a corpus, and there is none: leave it out",
+    ),
+    "onto itself": (
+        ["own.tsv", "-o", "own.tsv"],
+        "own.tsv is an input and would be overwritten: choose another",
+    ),
 }
 
 

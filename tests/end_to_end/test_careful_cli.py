@@ -64,19 +64,25 @@ def tamis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 RERANK = ["rerank", "a.run", "--queries", "queries.tsv"]
 TUNE = ["tune", "idx", "queries.tsv", "qrels.txt", "-p", "bm25(b={b})", "--grid", "b=0.4,0.5"]
 BAD = {
-    "onto the queries": (["run", "idx", "queries.tsv", "-o", "./queries.tsv"], "queries.tsv is read, and"),
+    "onto the queries": (["run", "idx", "queries.tsv", "-o", "./queries.tsv"], "queries.tsv is an input and"),
     "onto the queries of a run": (
         [*RERANK, "--corpus", "idx", "-o", "queries.tsv"],
-        "queries.tsv is read, and would be overwritten: give another name to what is written",
+        "queries.tsv is an input and would be overwritten: choose another name for the output",
     ),
-    "onto the corpus": ([*RERANK, "--corpus", "corpus.jsonl", "-o", "corpus.jsonl"], "corpus.jsonl is read"),
-    "onto a run": (["compare", "qrels.txt", "a.run", "b.run", "-o", "b.run"], "b.run is read, and would"),
+    "onto the corpus": (
+        [*RERANK, "--corpus", "corpus.jsonl", "-o", "corpus.jsonl"],
+        "corpus.jsonl is an input",
+    ),
+    "onto a run": (["compare", "qrels.txt", "a.run", "b.run", "-o", "b.run"], "b.run is an input and would"),
     "a plot onto the judgments": (
         ["compare", "qrels.txt", "a.run", "b.run", "--plot", "qrels.txt"],
-        "qrels.txt is read, and would",
+        "qrels.txt is an input and would",
     ),
-    "what is tuned onto the judgments": ([*TUNE, "-o", "qrels.txt"], "qrels.txt is read, and would"),
-    "folds onto the queries": ([*TUNE, "-o", "x.run", "--save-folds", "queries.tsv"], "queries.tsv is read"),
+    "what is tuned onto the judgments": ([*TUNE, "-o", "qrels.txt"], "qrels.txt is an input and would"),
+    "folds onto the queries": (
+        [*TUNE, "-o", "x.run", "--save-folds", "queries.tsv"],
+        "queries.tsv is an input",
+    ),
     "to the standard input": (["run", "idx", "queries.tsv", "-o", "-"], "'-' is the standard input, which"),
     "a query id that no run can hold": (
         ["run", "idx", "spaces.tsv", "-o", "x.run"],
@@ -152,7 +158,7 @@ def test_an_interrupt_says_what_is_kept(tamis: Tamis, monkeypatch: pytest.Monkey
     Index.build([Document("old", "text")], "idx", overwrite=True)
     for every, kept, remedy in (
         ("9", 1, ""),
-        ("2", 4, "--resume in place of --overwrite goes on from there"),
+        ("2", 4, "--resume instead of --overwrite continues from there"),
     ):
         stdin = io.TextIOWrapper(io.BufferedReader(Interrupted(CORPUS.encode())))
         monkeypatch.setattr(sys, "stdin", stdin)

@@ -54,14 +54,14 @@ def test_a_pipe_in_a_folder_is_left_out_and_told(options: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stderr == (
         "warning: 1 file left out, such as notes/cake.txt: "
-        "a pipe, socket or device is read only where it is named\n"
+        "a pipe, socket or device is read only if it is named\n"
     )
     assert list(Index.open("idx").ids()) == ["soup.txt"]
     assert files_left_out(Path("notes")) == files_left_out(Path("notes"), "text") == [Path("notes/cake.txt")]
     # no file has the suffix, and then every file is read
     assert files_left_out(Path("notes"), "jsonl") == [Path("notes/cake.txt")]
     Path("notes/a.jsonl").touch()
-    assert files_left_out(Path("notes"), "jsonl") == [], "nobody wanted it"
+    assert files_left_out(Path("notes"), "jsonl") == [Path("notes/cake.txt"), Path("notes/soup.txt")]
 
 
 @needs_pipes
@@ -74,17 +74,27 @@ def test_a_pipe_that_is_named_is_read(capsys: Capture) -> None:
     assert Index.open("idx").document("cake.txt").text == "Flour and eggs"
 
 
-@pytest.mark.parametrize(("name", "text"), [("b.txt", ""), ("b.jsonl", '{"id": "1", "text": "a"}')])
-def test_a_link_to_nothing_is_named_or_skipped(capsys: Capture, name: str, text: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "text", "options"),
+    [
+        ("b.txt", "", []),
+        ("b.txt", "", ["--skip-bad"]),
+        ("b.jsonl", '{"id": "1", "text": "a"}', ["--skip-bad"]),
+    ],
+)
+def test_a_link_to_nothing_is_named_or_skipped(
+    capsys: Capture, name: str, text: str, options: list[str]
+) -> None:
     folder = Path("linked")
     folder.mkdir()
     (folder / f"a{Path(name).suffix}").write_text(text)
     (folder / name).symlink_to("gone")
-    problem = f"linked/{name}: a link to what is not there (gone): remove the link, or put the file where it"
-    refused = said(capsys, "index", "linked", "-o", "idx")
-    assert (refused.status, refused.out) == (2, "")
-    assert refused.err.startswith(f"error: {problem}")
-    skipped = said(capsys, "index", "linked", "-o", "idx", "--skip-bad", "--json")
+    problem = f"linked/{name}: a broken link (gone): remove the link, or restore the file"
+    if name == "b.jsonl":  # all of whose documents would be missing; a text is one
+        refused = said(capsys, "index", "linked", "-o", "idx")
+        assert (refused.status, refused.out) == (2, "")
+        assert refused.err.startswith(f"error: {problem}")
+    skipped = said(capsys, "index", "linked", "-o", "idx", *options, "--json")
     assert f"warning: 1 bad file left out, such as {problem}" in skipped.err
     told = json.loads(skipped.out)
     assert (told["documents"], told["bad_lines"], told["bad_files"]) == (1, 0, 1)
@@ -125,8 +135,8 @@ def test_resume_with_other_texts_keeps_those_that_are_there_and_says_so(capsys: 
     write_corpus("other.jsonl", a="one", b="zwei", c="drei", d="vier")
     resumed = said(capsys, "index", "other.jsonl", "-o", "idx", "--resume", "--json")
     assert resumed.err == (
-        "warning: 2 documents have another text in idx, such as b: they stay so; "
-        "to take the new texts, use --add --on-duplicate replace in place of --resume\n"
+        "warning: 2 documents have another text in idx, such as b: the old text is kept; "
+        "for the new one use --add --on-duplicate replace instead of --resume\n"
     )
     assert json.loads(resumed.out)["there_already_changed"] == 2
     texts = {document.id: document.text for document in Index.open("idx")}
@@ -139,8 +149,8 @@ def test_resume_with_none_of_the_documents_warns(capsys: Capture) -> None:
     write_corpus("other.jsonl", c="three")
     resumed = said(capsys, "index", "other.jsonl", "-o", "idx", "--resume")
     assert resumed.err == (
-        "warning: none of these was among the 2 documents that idx had: "
-        "--resume goes on with the corpus that was interrupted; see that it was this one\n"
+        "warning: none of these documents is among the 2 documents that idx had: "
+        "--resume continues an interrupted corpus; check that it is this one\n"
     )
     assert sorted(Index.open("idx").ids()) == ["a", "b", "c"]
 
@@ -173,5 +183,5 @@ def test_delete_counts_and_names_all_that_are_unknown(capsys: Capture) -> None:
     problem = "error: the index does not hold 2 of these 3 documents ('x', 'y'): check the ids\n"
     assert (two.status, two.err) == (2, problem)
     many = said(capsys, "delete", "idx", *map(str, range(9)))
-    assert "hold 9 of these 9 documents ('0', '1', '2', '3', '4', ...): check the ids" in many.err
+    assert "hold 9 of these 9 documents ('0', '1', '2', '3', '4' and 4 more): check the ids" in many.err
     assert len(Index.open("idx")) == 2

@@ -16,7 +16,8 @@ from tamis import Index
 from tamis.cli import main
 from tamis.core.ranking import Run
 from tamis.formats import read_corpus, read_queries
-from tamis.models.exits import load_exits
+from tamis.models.architectures.cascade import Cascade
+from tamis.models.checkpoint import load_checkpoint
 
 DEMO = Path(tamis.__file__).parent / "demo_data"
 
@@ -72,7 +73,9 @@ def called(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
 
 def test_what_was_trained_ranks(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = made / "out" / "best"
-    assert load_exits(model).layers == (1, 2, 3)
+    checkpoint = load_checkpoint(model)
+    assert isinstance(checkpoint.architecture, Cascade)
+    assert checkpoint.architecture.layers(checkpoint.config) == (1, 2, 3)
     stage = f'cascade(model="{model}", alpha=0.5)'
     found = called(
         capsys, "search", made / "idx", "who directed Nandhi", "-p", f"bm25 % 20 >> {stage}", "--json"
@@ -111,7 +114,7 @@ def test_a_plan_counts_layers_and_says_what_is_at_most(
     found = called(capsys, "rerank", made / "bm25.txt", *arguments, "-p", unsure, "--json")
     assert found["inferences"] == {"least": 32, "most": 32, "all": 320} and found["counts"] == "most"
     assert main([str(each) for each in ["rerank", made / "bm25.txt", *arguments, "-p", unsure]]) == 0
-    assert "10 queries: at most 32 inferences a query, 320 in all" in capsys.readouterr().out
+    assert "10 queries: at most 32 inferences per query, 320 in all" in capsys.readouterr().out
 
 
 def test_leaving_when_an_exit_is_sure(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

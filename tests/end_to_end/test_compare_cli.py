@@ -118,7 +118,7 @@ def test_options_reach_the_tests(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_plot(capsys: pytest.CaptureFixture[str]) -> None:
     _, err = said(capsys, *RUNS, "--plot", "differences.svg")
-    assert err == "plotted each query's difference in differences.svg\n"
+    assert err == "plotted the difference per query in differences.svg\n"
     titles = [e.text for e in ET.parse("differences.svg").iter("{http://www.w3.org/2000/svg}title")]
     assert len(titles) == 4 * QUERIES
     assert "q0: 0.2500 → 1.0000 (+0.7500)" in titles
@@ -163,19 +163,19 @@ def test_broken_runs(line: str, problem: str, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["qrels.txt", "bm25.txt"], "there are not two runs to compare"),
-        (["qrels.txt", "bm25.txt", "bm25.txt"], "there are not two runs to compare"),
-        (["qrels.txt", "bm25.txt", "./bm25.txt"], "there are not two runs to compare"),
+        (["qrels.txt", "bm25.txt"], "fewer than two runs to compare"),
+        (["qrels.txt", "bm25.txt", "bm25.txt"], "fewer than two runs to compare"),
+        (["qrels.txt", "bm25.txt", "./bm25.txt"], "fewer than two runs to compare"),
         (["qrels.txt", "bm25.txt", "nowhere.txt"], "nowhere.txt"),
         ([*RUNS, "--alpha", "5"], "an alpha of 5.0: give a number between 0 and 1"),
         ([*RUNS, "--family", "few"], "argument --family: 'few' is not all, measure or a number of tests"),
         ([*RUNS, "--family", "3"], "a family of 3 with 4 tests"),
         ([*RUNS, "--test", "anova"], "argument --test: invalid choice: 'anova'"),
         ([*RUNS, "-o", "nowhere/made.txt"], "cannot write nowhere/made.txt"),
-        ([*RUNS, "--plot", "made.png"], "a plot is SVG, and made.png says otherwise"),
-        (["empty.txt", "bm25.txt", "mono.txt"], "empty.txt: no judgment in it"),
-        (["zero.txt", "bm25.txt", "mono.txt"], "zero.txt: no relevant document in it"),
-        (["-", "bm25.txt", "-"], "only one thing can come from the standard input"),
+        ([*RUNS, "--plot", "made.png"], "plots are SVG files, and made.png has another suffix"),
+        (["empty.txt", "bm25.txt", "mono.txt"], "empty.txt: contains no judgments"),
+        (["zero.txt", "bm25.txt", "mono.txt"], "zero.txt: contains no relevant document"),
+        (["-", "bm25.txt", "-"], "only one input can be the standard input"),
     ],
 )
 def test_bad_arguments(arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -156,7 +156,7 @@ def test_a_pretrained_model_starts_a_ranker(
     assert main(called(plan, tmp_path / "out")) == 2
     assert (
         capsys.readouterr().err
-        == f"error: {tmp_path / 'out'} has a training run in it: add --resume, or give another folder\n"
+        == f"error: {tmp_path / 'out'} contains a training run: add --resume, or give another folder\n"
     )
     (tmp_path / "train.toml").write_text(f"""
         base = "small"

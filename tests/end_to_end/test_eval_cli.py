@@ -107,10 +107,10 @@ def test_who_counts_is_said(tamis: Tamis) -> None:
     assert err.splitlines() == [
         "warning: qrels.txt: queries without a relevant document (not counted): 1 (q3)",
         "warning: a.run: judged queries missing from the run (counted as zero): 1 (q4); "
-        "if they were not asked, leave them out: --missing left-out",
+        "if they were not run, leave them out: --missing left-out",
         "warning: a.run: queries of the run without judgments (not counted): 1 (new)",
-        "warning: a.run: the order of equal scores matters in 1 query (they stand by the rank column, then "
-        "as in the file): could be P@1 0.0000 (0.0000 to 0.3333)",
+        "warning: a.run: the order of equal scores matters in 1 query (they are ordered by the rank "
+        "column, then as in the file): could be P@1 0.0000 (0.0000 to 0.3333)",
     ]
 
 
@@ -122,7 +122,7 @@ def test_ties_that_do_not_matter_are_not_mentioned(tamis: Tamis) -> None:
 def test_condensed_lists_are_said_to_be_so(tamis: Tamis) -> None:
     _, out, _ = tamis("qrels.txt", "a.run", "-m", "RR", "--unjudged", "condensed")
     assert f"{2 / 3:.4f}" in out
-    assert "documents without a judgment are taken out" in out
+    assert "unjudged documents are removed" in out
 
 
 def test_precision_of_short_lists(tamis: Tamis) -> None:
@@ -150,7 +150,7 @@ def test_missing_queries_may_be_left_out(tamis: Tamis) -> None:
 def test_a_geometric_mean(tamis: Tamis) -> None:
     _, out, _ = tamis("qrels.txt", "a.run", "-m", "AP", "--mean", "geometric")
     assert f"{(0.5 * 0.5 * 1e-5) ** (1 / 3):.4f}" in out
-    assert out.endswith("geometric means over queries, a value below 0.00001 counting as that\n")
+    assert out.endswith("geometric means over queries; values below 0.00001 count as 0.00001\n")
     _, out, _ = tamis("qrels.txt", "a.run", "-m", "AP", "--mean", "geometric", "--json")
     assert json.loads(out)[0]["mean_over_queries"] == "geometric"
 
@@ -252,10 +252,10 @@ def test_judgments_without_a_relevant_document_are_at_fault_themselves(tamis: Ta
     Path("zero.txt").write_text("q1 0 a 0\nq1 0 b -2\n")
     status, _, err = tamis("zero.txt", "a.run")
     assert status == 2
-    assert err == "error: zero.txt: no relevant document in it, that is no grade above 0: check the file\n"
+    assert err == "error: zero.txt: contains no relevant document (no grade above 0): check the file\n"
 
 
 def test_one_standard_input_is_not_two_files(tamis: Tamis) -> None:
     status, _, err = tamis("-", "-")
     assert status == 2
-    assert err == "error: only one thing can come from the standard input: give files for the rest\n"
+    assert err == "error: only one input can be the standard input: give files for the others\n"

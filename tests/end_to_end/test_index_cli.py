@@ -71,7 +71,7 @@ def test_files_beside_a_beir_corpus_are_told(capsys: Capture) -> None:
     assert said.status == 0
     assert said.err == (
         "warning: 2 files left out, such as beir/deep/note.txt: "
-        "of a folder with corpus.jsonl that file alone is read; to read others, name them\n"
+        "in a folder with corpus.jsonl only that file is read; to read others, name them\n"
     )
     said = index(capsys, "beir", "-o", "idx2", "--format", "jsonl")
     assert "warning: 1 file left out, such as beir/more.jsonl:" in said.err, (
@@ -89,8 +89,8 @@ def test_the_index_inside_a_beir_folder_is_no_loss(capsys: Capture) -> None:
 
 def test_a_file_that_only_begins_like_a_beir_corpus_makes_none() -> None:
     write("notes/corpus.jsonl.txt", "a")
-    write("notes/cake.pdf", "")
-    assert files_left_out(Path("notes")) == [Path("notes/cake.pdf")]
+    write("notes/cake.png", "")
+    assert files_left_out(Path("notes")) == [Path("notes/cake.png")]
 
 
 # Texts behind an empty one
@@ -248,6 +248,4 @@ def test_what_an_index_was_made_with_is_said_by_its_name(capsys: Capture) -> Non
     said = index(capsys, str(two), "-o", "idx", "--add", "--positions")
     assert said.err == "error: idx was made without --positions: leave it out, or --overwrite the index\n"
     said = index(capsys, str(one), "-o", "idx")
-    assert said.err.startswith(
-        "error: idx already holds an index: go on with it (--resume), add to it (--add)"
-    )
+    assert said.err.startswith("error: idx already holds an index: resume it (--resume), add to it (--add)")

@@ -16,7 +16,7 @@ from tamis import Index
 from tamis.cli import main
 from tamis.core.ranking import Run
 from tamis.formats import read_corpus, read_queries
-from tamis.models.lists import load_lists
+from tamis.models.checkpoint import load_checkpoint
 
 DEMO = Path(tamis.__file__).parent / "demo_data"
 
@@ -72,7 +72,7 @@ def called(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
 
 def test_what_was_trained_ranks(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = made / "out" / "best"
-    assert load_lists(model).texts == 4
+    assert load_checkpoint(model).architecture.settings.n == 4
     stage = f'listwise(model="{model}", k=12)'
     found = called(
         capsys, "search", made / "idx", "who directed Nandhi", "-p", f"bm25 % 20 >> {stage}", "--json"
@@ -115,8 +115,8 @@ def test_a_trade_off_over_rounds(made: Path, capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("expression", "said"),
     [
-        ("listwise(model={start})", "is no listwise model: rank with mono("),
-        ("mono(model={model})", "is a listwise model: write listwise("),
+        ("listwise(model={start})", "holds a mono model: write mono(model="),
+        ("mono(model={model})", "holds a listwise model: write listwise(model="),
         ("listwise", "no model is bundled under the name 'listwise': name one: listwise(model=FOLDER)"),
     ],
 )
@@ -133,4 +133,4 @@ def test_what_was_trained_goes_on_training(made: Path, tmp_path: Path) -> None:
     (tmp_path / "more.toml").write_text(recipe)
     out = tmp_path / "out"
     assert main(["train", str(tmp_path / "more.toml"), "--out", str(out), "--device", "cpu"]) == 0
-    assert load_lists(out / "best").texts == 4
+    assert load_checkpoint(out / "best").architecture.settings.n == 4

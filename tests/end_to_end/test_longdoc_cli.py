@@ -228,7 +228,7 @@ def test_a_dry_run_counts_the_model_that_chooses(tamis: Callable[..., Said], tmp
     assert (found["inferences"]["most"], found["counts"]) == (30, "most")
     # it is timed with what it chooses for
     assert (chooses["model"], chooses["seconds"], found["seconds"]) == ("m", None, reads["seconds"])
-    assert "at most 30 inferences a query" in " ".join(tamis(*arguments).out.split())
+    assert "at most 30 inferences per query" in " ".join(tamis(*arguments).out.split())
 
 
 def test_what_chooses_is_told_of_after_a_run(tamis: Callable[..., Said], tmp_path: Path) -> None:

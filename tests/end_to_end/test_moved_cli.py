@@ -90,8 +90,8 @@ def test_choosing(moved: Moved) -> None:
 
 def test_nothing_moved(moved: Moved) -> None:
     Path("mono.run").write_text(Path("bm25.run").read_text())
-    assert moved() == (0, "", "no document has another rank\n")
-    assert moved("--direction", "up") == (0, "", "no such document has another rank\n")
+    assert moved() == (0, "", "no document changed its rank\n")
+    assert moved("--direction", "up") == (0, "", "no such document changed its rank\n")
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_nothing_moved(moved: Moved) -> None:
         (["--corpus", "none"], "none"),
         (["--corpus", "qrels.txt", "--format", "text"], "has no text for 3 of the 3 documents"),
         (["--qrels", "none.txt"], "none.txt: no such file"),
-        (["--qrels", "-", "--queries", "-"], "only one thing can come from the standard input"),
+        (["--qrels", "-", "--queries", "-"], "only one input can be the standard input"),
     ],
 )
 def test_mistakes_are_one_line(moved: Moved, arguments: list[str], problem: str) -> None:

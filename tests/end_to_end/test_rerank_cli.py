@@ -214,7 +214,7 @@ def test_a_plan_of_a_run_counts_its_lists(place: Path, tamis: Tamis) -> None:
     assert planned["seconds"] == pytest.approx(mono["seconds"] + duo["seconds"], abs=0.002)
     assert mono["seconds"] == pytest.approx(11 * mono["seconds_each"], abs=0.001)
     assert (mono["model"], mono["runs_on"][:18]) == ("m", "ONNX Runtime, int8")
-    assert "3 queries: 1 to 19 inferences a query, 29 in all, about " in tamis(*command).out
+    assert "3 queries: 1 to 19 inferences per query, 29 in all, about " in tamis(*command).out
     assert sorted(Path().rglob("*")) == before, "something was written"
 
 
@@ -230,11 +230,11 @@ def test_a_plan_over_an_index_is_the_most_there_can_be(place: Path, tamis: Tamis
     assert planned["inferences"] == {"least": 70, "most": 70, "all": 420}
     assert planned["counts"] == "most"
     said = tamis(*command, f"bm25 % 50 >> {PIPELINE}").out
-    assert "6 queries: at most 70 inferences a query, 420 in all, about " in said
+    assert "6 queries: at most 70 inferences per query, 420 in all, about " in said
     said = tamis(*command, "bm25 % 50 >> birch(mono(model=m))").out
     assert (
-        "50 inferences a query, 300 in all (fewer where less is found, more for every further passage)"
-        in said
+        "50 inferences per query, 300 in all (fewer if fewer candidates are found, more for each further "
+        "passage)" in said
     )
     # all 500 documents, not 1,000
     assert tamis(*command, "bm25 >> mono(model=m)", "--json").json["inferences"]["most"] == 500
@@ -270,7 +270,7 @@ def test_rerank_goes_on_after_an_interruption(place: Path, tamis: Tamis) -> None
     assert interrupted() == 3
     refused = tamis(*RERANK, "-o", "two.run")
     assert refused.status == 2
-    assert "two.run.journal has 3 queries of a run that did not end: add --resume" in refused.err
+    assert "two.run.journal has 3 queries of an unfinished run: add --resume" in refused.err
     said = tamis(*RERANK, "-o", "two.run", "--resume")
     assert said.status == 0, said.err
     assert Path("two.run").read_bytes() == Path("whole.run").read_bytes()
@@ -294,7 +294,7 @@ def test_what_has_changed_since_is_refused(place: Path, tamis: Tamis, changed: s
     said = tamis(*RERANK, "-o", "two.run", "--resume", *options)
     assert said.status == 2
     assert "two.run.journal: the " in said.err
-    assert "delete it to begin again" in said.err
+    assert "delete it to start again" in said.err
     assert not Path("two.run").exists()
 
 
@@ -355,7 +355,7 @@ BAD = {
     "no arguments": (["rerank"], "the following arguments are required: -o/--output"),
     "no corpus": (["rerank", "bm25.run", *Q, *NEW], "the following arguments are required: --corpus"),
     "no run": (["rerank", "nowhere.run", *C, *Q, *NEW, *P], "nowhere.run: no such file"),
-    "empty run": (["rerank", "empty", *C, *Q, *NEW, *P], "empty: no result in it: check"),
+    "empty run": (["rerank", "empty", *C, *Q, *NEW, *P], "empty: contains no results: check"),
     "no queries": (["rerank", "bm25.run", *C, "--queries", "nowhere.tsv", *NEW, *P], "nowhere.tsv: no such"),
     "other queries": (
         ["rerank", "bm25.run", *C, "--queries", "other.tsv", *NEW, *P],
@@ -367,7 +367,8 @@ BAD = {
     ),
     "no text in the index": (
         ["rerank", "foreign.run", *C, *Q, *NEW, *P],
-        "idx has no text for 7 of the 8 documents (x1, x2, x3, x4, x5, ...) of the run: give the corpus",
+        "idx has no text for 7 of the 8 documents (x1, x2, x3, x4, x5 and 2 more) of the run: give the "
+        "corpus",
     ),
     "a text twice": (
         ["rerank", "bm25.run", "--corpus", "corpus.jsonl", "corpus.jsonl", *Q, *NEW, *P],
@@ -379,11 +380,11 @@ BAD = {
     ),
     "a first stage": (
         ["rerank", "bm25.run", *C, *Q, *NEW, "-p", "bm25 % 10 >> mono(model=m)"],
-        "bm25 searches, and here the run has the candidates: leave it out",
+        "bm25 searches, but the candidates come from the run: leave it out",
     ),
     "a first stage inside": (
         ["rerank", "bm25.run", *C, *Q, *NEW, "-p", "interpolate(rm3 % 3)"],
-        "rm3 searches, and here the run",
+        "rm3 searches, but the candidates",
     ),
     "half a pipeline": (["rerank", "bm25.run", *C, *Q, *NEW, "-p", "mono >>"], "column 8"),
     "no model": (["rerank", "bm25.run", *C, *Q, *NEW, "-p", "mono(model=nowhere/at/all)"], "nowhere/at/all"),
@@ -395,9 +396,12 @@ BAD = {
         ["rerank", "bm25.run", *C, *Q, *NEW, "-p", "mono(device=cpu)"],
         "mono has no option 'device': it takes model, score, form, precision, query_limit, limit, cut, ",
     ),
-    "onto itself": (["rerank", "bm25.run", *C, *Q, "-o", "./bm25.run", *P], "bm25.run is read, and would be"),
+    "onto itself": (
+        ["rerank", "bm25.run", *C, *Q, "-o", "./bm25.run", *P],
+        "bm25.run is an input and would be",
+    ),
     "into a folder": (["rerank", "bm25.run", *C, *Q, "-o", ".", *P], ". is a folder"),
-    "all from one place": (["rerank", "-", *C, "--queries", "-", *NEW, *P], "only one thing can come from"),
+    "all from one place": (["rerank", "-", *C, "--queries", "-", *NEW, *P], "only one input can be"),
     "a tag of two words": (["rerank", "bm25.run", *C, *Q, *NEW, *P, "--tag", "a b"], "the tag 'a b'"),
     "no device": (["rerank", "bm25.run", *C, *Q, *NEW, *P, "--device", "abacus"], "invalid choice: 'abacus'"),
     "not a cache": (

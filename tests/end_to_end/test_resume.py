@@ -138,7 +138,7 @@ def test_interrupted_at_the_keyboard(
     process.send_signal(signal.SIGINT)
     _, complaint = process.communicate(timeout=120)
     assert process.returncode == 130, complaint
-    hint = f"{journal} keeps what is ranked: the same command with --resume goes on from there"
+    hint = f"{journal} keeps the finished rankings: the same command with --resume continues from there"
     assert complaint.splitlines() == [hint, "interrupted"]
 
     # hours of work may be in it: nothing but --resume touches it
@@ -147,16 +147,16 @@ def test_interrupted_at_the_keyboard(
     assert 0 < done < 280
     assert main(arguments(folder, run)) == 2
     assert capsys.readouterr().err == (
-        f"error: {journal} has {done} queries of a run that did not end: "
-        "add --resume to go on with it, or delete it to begin again\n"
+        f"error: {journal} has {done} queries of an unfinished run: "
+        "add --resume to continue it, or delete it to start again\n"
     )
     assert main([*arguments(folder, run, "--resume"), "-k", "49"]) == 2
     assert capsys.readouterr().err == (
-        f"error: {journal}: the journal is of the pipeline bm25 % 20 >> rm3 % 50, not of "
-        "bm25 % 20 >> rm3 % 49: give another file name, or delete it to begin again\n"
+        f"error: {journal}: the journal belongs to the pipeline bm25 % 20 >> rm3 % 50, not to "
+        "bm25 % 20 >> rm3 % 49: give another file name, or delete it to start again\n"
     )
     assert main(arguments(folder, run, "--resume", queries="few")) == 2
-    assert "the journal is of 280 other queries, not of these 5: " in capsys.readouterr().err
+    assert "the journal belongs to 280 other queries, not to these 5: " in capsys.readouterr().err
     assert journal.read_bytes() == before
     assert not run.exists()
 

@@ -62,8 +62,11 @@ def test_only_some_queries(sample: Sample) -> None:
         (["--deep", "0.001", "-o", "x.txt"], "a rate of 0.001 keeps no judgment: use a larger one"),
         (["--deep", "0.5", "--seed", "-1", "-o", "x.txt"], "the seed -1: use a whole number of at least 0"),
         (["--deep", "0.5", "-o", "."], ". is a folder"),
-        (["--deep", "0.5", "-o", "./qrels.txt"], "qrels.txt is read, and would be overwritten"),
-        (["--deep", "0.5", "--only", "others.tsv", "-o", "x.txt"], "others.tsv: no query of it is judged"),
+        (["--deep", "0.5", "-o", "./qrels.txt"], "qrels.txt is an input and would be overwritten"),
+        (
+            ["--deep", "0.5", "--only", "others.tsv", "-o", "x.txt"],
+            "others.tsv: none of its queries is judged",
+        ),
     ],
 )
 def test_mistakes_are_one_line(sample: Sample, arguments: list[str], problem: str) -> None:

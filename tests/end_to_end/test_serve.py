@@ -188,7 +188,7 @@ def test_the_state_of_the_server(server: Served) -> None:
         ({"query": "x" * 2001}, "query is longer than 2,000 characters: "),
         ({"query": "x", "k": 0}, "k is less than 1: "),
         ({"query": "x", "k": "10"}, "k is not a whole number: "),
-        ({"query": "x", "pipelin": "bm25"}, "pipelin: there is no such field"),
+        ({"query": "x", "pipelin": "bm25"}, "pipelin is not a known field"),
         ({"query": "x", "pipeline": "bm25 >"}, "column 6 of the pipeline"),
         ({"query": "x", "pipeline": "mono(model=m)"}, "finds no candidates: begin with"),
         ({"query": "x", "pipeline": "bm25 % 5000"}, "this server keeps 1,000 at most"),
@@ -326,10 +326,10 @@ def test_a_server_that_cannot_start(
         assert capsys.readouterr().err.startswith("error: gone is not in the local cache")
     for host in ("a..b", "none.invalid"):
         assert main(["serve", "idx", "-p", "bm25", "--host", host]) == 2
-        assert f"'{host}' is no address to listen on" in capsys.readouterr().err
+        assert f"'{host}' is not an address to listen on" in capsys.readouterr().err
     monkeypatch.setenv("TAMIS_API_KEY", " ")
     assert main(["serve", "idx"]) == 2
-    assert "TAMIS_API_KEY holds no key" in capsys.readouterr().err
+    assert "TAMIS_API_KEY contains no key" in capsys.readouterr().err
 
 
 # -- many requests

@@ -134,7 +134,7 @@ def test_hangup_takes_up_what_was_renewed(folder: Path, tmp_path: Path) -> None:
         keys.write_text("[[key]]")
         served.process.send_signal(signal.SIGHUP)
         assert served.process.stderr is not None
-        assert "not taken up: " in served.process.stderr.readline()
+        assert "not reloaded: " in served.process.stderr.readline()
         assert status(OTHER, "b.pem") == 200
     old, new = ((tmp_path / name).read_text().splitlines() for name in ("old.jsonl", log.name))
     assert [json.loads(line)["status"] for line in old][:2] == [200, 401]
@@ -199,7 +199,7 @@ def test_several_keys(folder: Path, tmp_path: Path) -> None:
         (["--rate", "0"], "'0' is not a number above 0"),
         (["--log-queries"], "--log-queries needs --access-log"),
         (["--access-log", "."], "cannot write the access log (Is a directory)"),
-        (["--examples", "q.tsv", "--access-log", "q.tsv"], "q.tsv is read, and would be overwritten"),
+        (["--examples", "q.tsv", "--access-log", "q.tsv"], "q.tsv is an input and would be overwritten"),
         (["--host-name", "a.example:80"], "'a.example:80' is not a host name"),
         (["--proxy", "everyone"], "'everyone' is not an address or a network"),
     ],

@@ -65,7 +65,7 @@ def test_an_index_rebuilt_so_that_the_own_pipeline_cannot_run(folder: Path) -> N
         process.terminate()
         assert process.wait(60) == 0
         why = "sdm needs positions: build the index with positions (--positions)"
-        logged = f"the index has changed, and sdm cannot run over it ({why}): its last state is served\n"
+        logged = f"the index has changed, and sdm cannot run over it ({why}): the previous state is served\n"
         assert process.stderr.read() == logged
     finally:
         process.kill()

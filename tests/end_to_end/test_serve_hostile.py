@@ -191,8 +191,11 @@ def test_no_answer_leads_elsewhere(server: Server) -> None:
         ('bm25 >> groupwise(model="/dev/zero")', "this server has no model '/dev/zero'"),
         ("bm25 >> interpolate(groupwise(model=pipe))", "this server has no model 'pipe'"),
         ("bm25 >> groupwise", "this server has no model 'groupwise.json'"),
-        ("bm25 >> maxp(mono(model=slow), passages=none)", "without number: give it one, as in passages=30"),
-        ("bm25 >> birch(mono(model=slow))", "without number"),
+        (
+            "bm25 >> maxp(mono(model=slow), passages=none)",
+            "any number of passages: set a limit, as in passages=30",
+        ),
+        ("bm25 >> birch(mono(model=slow))", "any number of passages"),
     ],
 )
 def test_pipelines_that_ask_for_too_much(server: Server, pipeline: str, reason: str) -> None:
@@ -223,12 +226,12 @@ def test_clients_that_leave_give_their_places_back(folder: Path) -> None:
     with serving(folder) as server:
         clients = [server.send(work) for _ in range(QUEUE)]
         until = time.monotonic() + 60
-        while f"tamis_in_work {QUEUE}\n".encode() not in server.get("/metrics")[2]:
+        while f"tamis_in_work {QUEUE}.0\n".encode() not in server.get("/metrics")[2]:
             assert time.monotonic() < until
         assert server.post("/search", query="x")[0] == 503
         for client in clients:
             client.close()
-        while f'route="/rerank",status="499"}} {QUEUE}\n'.encode() not in server.get("/metrics")[2]:
+        while f'route="/rerank",status="499"}} {QUEUE}.0\n'.encode() not in server.get("/metrics")[2]:
             assert time.monotonic() < until
         assert server.post("/search", query="x")[0] == 200
         status, _, body = server.post("/rerank", query="x", documents=["y"], pipeline="mono(model=slow)")

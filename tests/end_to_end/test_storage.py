@@ -158,7 +158,7 @@ def test_a_writer_that_met_a_full_disk_does_not_pretend_to_commit(small_disk: Pa
             with pytest.raises(StorageError):
                 writer.commit()
             (small_disk / "filler").unlink()
-            with pytest.raises(TamisError, match="failed: open another one: the last commit is whole"):
+            with pytest.raises(TamisError, match="failed: open another one: the last commit is complete"):
                 writer.commit()
         assert_whole(index.path, before)
 

@@ -12,8 +12,8 @@ import pytest
 from tamis import Document, Index
 from tamis.cli import main
 from tamis.cli import tokens as command
-from tamis.infer.scorer import BUNDLED, bundled_models, bundled_tokenizer
 from tamis.infer.tokens import TokenStore
+from tamis.models.bundled import BUNDLED, bundled_models, bundled_tokenizer
 from tamis.models.tokenizer import Tokenizer
 from tamis.storage.locks import folder_lock
 from tests.end_to_end.served import serving

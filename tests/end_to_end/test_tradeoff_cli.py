@@ -126,7 +126,7 @@ def test_without_models(tradeoff: Tradeoff) -> None:
     )
     assert (status, err) == (0, "")
     assert "The best setting: b=" in out
-    assert " ms (p95) a query" in " ".join(out.split())
+    assert " ms (p95) per query" in " ".join(out.split())
     assert "inferences" not in out.splitlines()[-1]
 
 
@@ -139,7 +139,7 @@ def test_a_query_without_candidates_counts_zero(tradeoff: Tradeoff) -> None:
         "--timed", "0", "--json",
     )  # fmt: skip
     assert status == 0
-    assert err == "warning: the run has no candidates for 1 query: zero there\n"
+    assert err == "warning: the run has no candidates for 1 query, which count as zero\n"
     (point,) = json.loads(out)["points"]
     assert (len(point["per_query"]), point["per_query"][qid]) == (12, 0)
     assert point["inferences"] == pytest.approx(20 * 11 / 12)
@@ -148,26 +148,26 @@ def test_a_query_without_candidates_counts_zero(tradeoff: Tradeoff) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["idx", *FILES, "-p", "bm25 % {k}", "--grid", "k=5", "--budget", "5 parsecs"], "is no budget"),
+        (["idx", *FILES, "-p", "bm25 % {k}", "--grid", "k=5", "--budget", "5 pc"], "is not a valid budget"),
         (["idx", *FILES, "-p", "bm25 % {k}", "--grid", "k0=5"], "the pipeline has {k}"),
         (["idx", *FILES, "-p", "bm25 % {k}", "--grid", "k=5", "-o", "report.pdf"], "ends in .html or .json"),
-        (["idx", *FILES, "-p", "bm25 % {k}", "--grid", "k=5", "--lines", "a"], "the grid has no a to tell"),
-        (["idx", *FILES, "-p", "bm25 % {k}", "--grid", "k=5", "-m", "nDGC"], "there is no measure 'nDGC'"),
-        (["idx", *FILES, "-p", "bm25 % {k}", "--grid", "k=5", "--timed", "-1"], "-1 queries to be timed"),
+        (["idx", *FILES, "-p", "bm25 % {k}", "--grid", "k=5", "--lines", "a"], "the grid has no parameter a"),
+        (["idx", *FILES, "-p", "bm25 % {k}", "--grid", "k=5", "-m", "nDGC"], "'nDGC' is not a measure"),
+        (["idx", *FILES, "-p", "bm25 % {k}", "--grid", "k=5", "--timed", "-1"], "cannot time -1 queries"),
         (["idx", *FILES, "-p", "bm25 % {k}", "--grid", "k=-5"], "expected a whole number"),
         ([*FILES, "-p", "bm25 % {k}", "--grid", "k=5"], "no candidates: give either an index or a run"),
         (
             ["idx", *FILES, "--run", "bm25.run", "--corpus", "idx", "-p", "mono % {k}", "--grid", "k=5"],
-            "an index and a run",
+            "both an index and a run",
         ),
         ([*FILES, "--run", "bm25.run", "-p", "mono % {k}", "--grid", "k=5"], "a run without its corpus"),
         (
             [*FILES, "--run", "bm25.run", "--corpus", "idx", "-p", "bm25 % {k}", "--grid", "k=5"],
-            "bm25 searches, and here the run has the candidates",
+            "bm25 searches, but the candidates come from the run",
         ),
         (
             ["idx", *FILES, "-p", "bm25 % {k}", "--grid", "k=5", "--timed", "0", "--budget", "9ms"],
-            "a budget of time, and no query to be timed",
+            "a time budget, and no query is timed",
         ),
     ],
 )  # fmt: skip

@@ -116,13 +116,15 @@ def test_it_learns_and_leaves_a_model_that_ranks(
     assert main(trained(plan, tmp_path / "out")) == 2
     assert (
         capsys.readouterr().err
-        == f"error: {tmp_path / 'out'} has a training run in it: add --resume, or give another folder\n"
+        == f"error: {tmp_path / 'out'} contains a training run: add --resume, or give another folder\n"
     )
     assert main(trained(plan, tmp_path / "out", "--resume")) == 0
     said = capsys.readouterr()
     assert f"{tmp_path / 'out' / 'best'}: 120 steps in" in said.out and "begins anew" not in said.err
     assert main(trained(plan, tmp_path / "mistyped", "--resume")) == 0
-    assert f"{tmp_path / 'mistyped'} has no training run in it: it begins anew\n" in capsys.readouterr().err
+    assert (
+        f"{tmp_path / 'mistyped'} contains no training run: a new one is started\n" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")

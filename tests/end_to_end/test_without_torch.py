@@ -12,9 +12,9 @@ import pytest
 
 from tamis import Document, Index
 from tamis.cli import main
-from tamis.models.checkpoint import load_checkpoint
-from tamis.models.exits import begin_exits, save_exits
-from tamis.models.lists import begin_lists, save_lists
+from tamis.models.architectures.cascade import Cascade, CascadeSettings
+from tamis.models.architectures.listwise import Listwise, ListwiseSettings
+from tamis.models.checkpoint import load_checkpoint, save_checkpoint
 
 WORDS = ["river", "castle", "song", "war", "music", "bridge", "film", "singer", "city", "battle"]
 
@@ -32,8 +32,9 @@ assert not [name for name in sys.modules if name.startswith("torch") and name !=
 def place(tiny_checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("without-torch")
     plain = load_checkpoint(tiny_checkpoint(folder / "plain", layers=3, positions=96))
-    save_exits(begin_exits(plain, (1, 2, 3), "trained"), folder / "exits")
-    save_lists(begin_lists(plain, 4, seed=1), folder / "lists")
+    exits = Cascade(CascadeSettings(exits=(1, 2), heads="trained"))
+    save_checkpoint(exits.begin(plain), folder / "exits")
+    save_checkpoint(Listwise(ListwiseSettings(n=4)).begin(plain, seed=1), folder / "lists")
     texts = [" ".join(WORDS[n % 10 :] + WORDS[: n % 7]) for n in range(30)]
     Index.build([Document(f"d{n:02}", text) for n, text in enumerate(texts)], folder / "idx")
     (folder / "queries.tsv").write_text("1\tcastle song\n2\tthe river war\n")

@@ -18,12 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tamis import Document, Index
-from tamis.base import processes
 from tamis.base.errors import InputError
-from tamis.base.processes import Crew
 from tamis.formats import read_corpus, read_queries
 from tamis.index import build
 from tamis.index.build import SegmentWriter
+from tamis.index.crew import Crew
 from tamis.index.parcels import Builder
 from tamis.index.verify import verify
 from tamis.storage.document_store import DuplicateIdError
@@ -141,7 +140,7 @@ def test_parcels_that_one_process_does_in_another_order(
 ) -> None:
     """The others never begin, so this process takes the parcels that it gave them back, the last ones first,
     and every parcel has terms that are new."""
-    monkeypatch.setattr(processes, "_MAIN", "import sys; sys.stdin.read()")
+    monkeypatch.setattr("tamis.index.crew._MAIN", "import sys; sys.stdin.read()")
     made = [Document(f"d{n}", f"soup number{n} number{n // 2}") for n in range(1000)]
     one, three = (Index.build(made, tmp_path / str(n), workers=n) for n in (1, 3))
     assert columns(one) == columns(three)
@@ -206,11 +205,11 @@ def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
 COMMAND = """
 import os, signal, sys, time
 from pathlib import Path
-from tamis.base import processes
+from tamis.index import crew
 from tamis.cli import main
 from tamis.index import build
 build.PARCEL = 3000
-processes.Crew._take_back = lambda self: False
+crew.Crew._take_back = lambda self: False
 {added}
 sys.exit(main())
 """
@@ -269,44 +268,44 @@ def test_an_id_twice_in_python(tmp_path: Path, small_parcels: None, waiting: Non
 
 # The others are killed when they are about to do their third task.
 LETHAL = """
-processes._MAIN = '''
+crew._MAIN = '''
 import os, signal, sys
 sys.path[:] = sys.argv[1:]
-from tamis.base import processes
-left, read = 2, processes._read
+from tamis.index import crew
+left, read = 2, crew._read
 def lethal(path):
     global left
     if not left:
         os.kill(os.getpid(), signal.SIGKILL)
     left -= 1
     return read(path)
-processes._read = lethal
-processes.work()
+crew._read = lethal
+crew.work()
 '''
 """
 
 # The others never end their first task. This process {acts} when one of them has begun.
 ENDLESS = """
-processes._MAIN = '''
+crew._MAIN = '''
 import sys
 sys.path[:] = sys.argv[1:]
 from pathlib import Path
-from tamis.base import processes
+from tamis.index import crew
 def endless(path):
     Path("begun").touch()
     while True:
         pass
-processes._read = endless
-processes.work()
+crew._read = endless
+crew.work()
 '''
-submit = processes.Crew.submit
+submit = crew.Crew.submit
 def lethal(self, *arguments, **options):
     submit(self, *arguments, **options)
     while self._others and not Path("begun").exists():
         time.sleep(0.01)
     if self._others:
         {acts}
-processes.Crew.submit = lethal
+crew.Crew.submit = lethal
 """
 
 # This process is killed when it is about to name the third commit.
@@ -355,8 +354,8 @@ def test_a_worker_is_killed(tmp_path: Path, whole: Path, commits: list[str]) -> 
     said = index(tmp_path, "idx", 2, *commits, added=LETHAL)
     assert said.returncode == 2
     assert complaints(said) == (
-        "error: a worker process was ended by signal SIGKILL: what is committed is whole; "
-        "if memory ran out use fewer workers (--workers)\n"
+        "error: a worker process was ended by signal SIGKILL: the last commit is complete; "
+        "if memory ran out, use fewer workers (--workers)\n"
     )
     committed = len(Index.open(tmp_path / "idx")) if (tmp_path / "idx" / "manifest.json").exists() else 0
     assert committed in ((0, 100) if commits else (0,))

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 pytest.importorskip("numba")
 
 from tamis.base.documents import Document
-from tamis.base.processes import Crew
 from tamis.index import build, invert
 from tamis.index.ascii_tokens import AsciiTokens
 from tamis.index.build import SegmentWriter
+from tamis.index.crew import Crew
 from tamis.index.parcels import Builder
 from tamis.index.segment import Segment
 from tamis.text.analyze import get_analyzer

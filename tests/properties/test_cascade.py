@@ -12,20 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tamis import Cascade, Document, Query, Ranking
-from tamis.models.checkpoint import load_checkpoint
-from tamis.models.exits import (
-    begin_exits,
+from tamis.models.architectures.cascade import Cascade as Architecture
+from tamis.models.architectures.cascade import (
+    CascadeSettings,
     cost,
     entropies,
     exit_layers,
     kept,
     layers_run,
     live_at,
-    save_exits,
 )
+from tamis.models.checkpoint import load_checkpoint, save_checkpoint
 from tamis.rank.cascade import cascaded, exited, inferred, keeping, unsure, walked
 from tamis.rank.given_run import Documents
-from tamis.rank.mono import pointwise_inputs
 
 ALPHAS = st.sampled_from([0.0, 0.1, 0.3, 0.5, 0.9]) | st.floats(0, 0.999)
 WORDS = ["river", "castle", "song", "war", "music", "bridge", "film", "singer", "city", "battle"]
@@ -38,7 +37,8 @@ TEXTS = Documents(DOCUMENTS, only=[document.id for document in DOCUMENTS])
 def model(tiny_checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> str:
     place = tmp_path_factory.mktemp("cascade")
     plain = load_checkpoint(tiny_checkpoint(place / "plain", layers=4, hidden=16, heads=2, positions=48))
-    save_exits(begin_exits(plain, (1, 2, 4), "trained"), place / "model")
+    kind = Architecture(CascadeSettings(exits=(1, 2), heads="trained"))
+    save_checkpoint(kind.begin(plain), place / "model")
     return str(place / "model")
 
 
@@ -141,9 +141,9 @@ def test_with_entropy_a_score_does_not_depend_on_the_other_candidates(
     model: str, query: str, places: list[int], random: object, rank: int
 ) -> None:
     whole = ranking(query, list(range(len(DOCUMENTS))))
-    encoder = Cascade(model, device="cpu").encoder
-    (inputs,), _ = pointwise_inputs(encoder, [whole], 64, 512)
-    everywhere = entropies(encoder.walk(inputs, unsure(0.0))[:, :-1]).ravel()
+    reader = Cascade(model, device="cpu")
+    (inputs,) = reader.build_inputs([whole]).inputs
+    everywhere = entropies(reader.scorer.walk(inputs, unsure(0.0))[:, :-1]).ravel()
     below, above = np.sort([0.0, *everywhere, 0.7])[[rank, rank + 1]]
     stage = Cascade(model, entropy=(below + above) / 2, device="cpu")
     scores = {hit.id: hit.score for hit in stage(whole).head(len(DOCUMENTS))}

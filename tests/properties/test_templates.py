@@ -144,7 +144,7 @@ def test_several_queries_at_once_are_one_after_the_other(
         Tokenised.of(queries),
         Tokenised.of(texts),
         special,
-        own=np.array(own),
+        query_of=np.array(own),
         query_limit=query_limit,
         total_limit=total_limit,
         form=form,
@@ -168,7 +168,7 @@ def test_several_queries_at_once_are_one_after_the_other(
         Tokenised.of(texts),
         pair,
         special,
-        own=np.array(own[:2]),
+        query_of=np.array(own[:2]),
         total_limit=total_limit,
     )
     assert rows(both[0]) == [

@@ -1,4 +1,4 @@
-"""The two plain texts that everything is about: a document and a query."""
+"""The two basic types: a document and a query."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Document:
 
     @property
     def contents(self) -> str:
-        """What is indexed and ranked: the title, a line break, and the text."""
+        """The indexed text: the title, a line break, and the text."""
         return f"{self.title}\n{self.text}" if self.title else self.text
 
 

@@ -1,16 +1,18 @@
-"""The errors a user can meet: each says in one line what is wrong and what to do about it."""
+"""Errors for users: each says in one line what is wrong and what to do about it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+NAMED = 5  # ids or names that a message has of many
 QUOTED = 100  # characters of a value that an error quotes
-_LONGEST = 2000  # characters of a whole message, whatever it quotes: a log or an answer has to hold it
+_LONGEST = 2000  # most characters of a message, whatever it quotes, so that it fits a log or a response
 
 
 def quoted(value: object, limit: int = QUOTED) -> str:
-    """A value as an error quotes it: its `repr`, cut after `limit` characters. What comes from a file or a
-    request may be of any size, nested too deeply for `repr`, or a number of too many digits.
+    """A value for an error message: its `repr`, cut after `limit` characters. A value from a file or a
+    request may have any size, be nested too deeply for `repr`, or be a number with too many digits.
 
     >>> quoted("d1"), quoted("d" * 1_000_000, limit=5), quoted(16**5000)
     ("'d1'", "'dddd...", 'an int of too many digits')
@@ -24,6 +26,30 @@ def quoted(value: object, limit: int = QUOTED) -> str:
     except ValueError:  # Python writes out no more than 4,300 digits
         return f"an {type(value).__name__} of too many digits"
     return text if len(text) <= limit + 2 else f"{text[:limit]}..."  # 2: the quotes
+
+
+def some(names: Iterable[str], between: str = ", ") -> str:
+    """The first few names for a message, and how many more there are.
+
+    >>> some(["d1", "d2"]), some(f"d{n}" for n in range(1, 1008))
+    ('d1, d2', 'd1, d2, d3, d4, d5 and 1,002 more')
+    """
+    every = list(names)
+    more = f" and {len(every) - NAMED:,} more" if len(every) > NAMED else ""
+    return between.join(every[:NAMED]) + more
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """The remedy for a name that is not one of these.
+
+    >>> did_you_mean("bm26", ["bm25", "ql"]), did_you_mean("titel", ["bm25", "ql"])
+    ('did you mean bm25? Use bm25, ql', 'use bm25, ql')
+    """
+    from difflib import get_close_matches  # slow to import, and rarely needed
+
+    every = ", ".join(known)
+    near = get_close_matches(name[:QUOTED], known, 1)
+    return f"did you mean {near[0]}? Use {every}" if near else f"use {every}"
 
 
 def _clipped(text: str, limit: int = _LONGEST) -> str:
@@ -84,5 +110,5 @@ class UnknownDocumentError(TamisError, KeyError):
     __str__ = Exception.__str__  # KeyError would print the repr
 
 
-class MissingDependencyError(TamisError):
+class MissingDependencyError(TamisError, ImportError):
     """An optional package that this call needs is not installed."""

@@ -1,7 +1,7 @@
-"""Giving up a search that nobody waits for any more.
+"""Cancelling a search that is no longer needed.
 
-Code that may run for long calls `check` between its parts, each of which is short. Whoever runs it in its
-thread says what that does; by default nothing. Compiled code, which cannot call back, looks at `waiting`.
+Long-running code calls `check` between its short parts. The caller in the same thread decides what `check`
+does; by default nothing. Compiled code cannot call back and reads `waiting`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from tamis.base.arrays import Array
 
 
 def _go_on() -> None:
-    """What `check` does where nobody has said otherwise."""
+    """What `check` does by default."""
 
 
 class _Current(threading.local):
     """The thread's `check` and `waiting`."""
 
     def __init__(self) -> None:
-        self.check: Callable[[], None] = _go_on
+        self.check: Callable[[], object] = _go_on
         self.waiting: Array = np.ones(1, dtype=bool)
 
 
@@ -35,6 +35,11 @@ def check() -> None:
     _current.check()
 
 
+def current_check() -> Callable[[], object]:
+    """The thread's `check`, for those who work for it in threads of their own."""
+    return _current.check
+
+
 def waiting() -> Array:
     """For compiled code: one flag for each client that waits for the result. Once all are false it may return
     anything at all, because the `check` that must follow raises."""
@@ -42,7 +47,7 @@ def waiting() -> Array:
 
 
 @contextmanager
-def interruptible(check: Callable[[], None], waiting: Array) -> Iterator[None]:
+def interruptible(check: Callable[[], object], waiting: Array) -> Iterator[None]:
     """Within the block, in this thread, `check` is called between the parts of a long search. It must raise
     once `waiting` has no true flag left.
 

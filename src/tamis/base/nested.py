@@ -1,4 +1,4 @@
-"""JSON, and values of any format that nests, from files that nobody vouches for."""
+"""JSON, and nested values of any format, from untrusted files."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ DEEPEST = 100  # levels: what Python itself reads, it may not be able to write a
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text. All that is wrong with it is a `ValueError`: `json.loads` raises a
-    `RecursionError` for what is nested too deeply, at a depth that differs from call to call.
+    """The value of a JSON text. Any problem is a `ValueError`: `json.loads` raises a `RecursionError` for
+    deep nesting, at a depth that differs from call to call.
 
     >>> parse_json('{"a": [1, 2]}')
     {'a': [1, 2]}

@@ -1,4 +1,4 @@
-"""The command line: one file a verb, of which only the one asked for is imported."""
+"""The command line: one file per verb, imported only when it is used."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ VERBS = {
     "compare": "test the differences between runs for significance",
     "moved": "list the documents whose rank differs most between two runs",
     "tune": "choose a pipeline's parameters by cross-validation",
-    "tradeoff": "measure what a pipeline's settings are worth and cost, and choose one",
-    "sample": "keep a share of the judgments",
+    "tradeoff": "measure the effectiveness and cost of a pipeline's settings, and choose one",
+    "sample": "sample a share of the judgments",
     "serve": "search and rerank over HTTP, with a page",
     "show": "print a document",
     "delete": "delete documents",
     "merge": "merge an index into one segment",
     "backup": "copy an index that is in use",
     "tokens": "tokenise an index's documents for a model, once",
-    "train": "train a model by a recipe",
-    "distill": "make a small model of a large one, by a recipe",
-    "pretrain": "pretrain a model on a corpus, by a recipe",
+    "train": "train a model from a recipe",
+    "distill": "distil a large model into a small one, from a recipe",
+    "pretrain": "pretrain a model on a corpus, from a recipe",
     "export": "write a model as an ONNX graph, or its weights in another type",
     "demo": "index, search and evaluate the bundled collection",
-    "doctor": "check the installation, and an index; repair one",
+    "doctor": "check the installation and an index; repair an index",
 }
 _HELP = f"""usage: tamis VERB ...
 
@@ -43,26 +43,26 @@ Multi-stage text ranking: index documents, search them, evaluate the result.
 
 verbs:
 {"".join(f"  {verb:<10}{purpose}{chr(10)}" for verb, purpose in VERBS.items())}
-`tamis VERB --help` says what a verb takes; `tamis demo` shows what it is all about.
+`tamis VERB --help` lists the arguments of a verb; `tamis demo` is a short tour.
 `tamis --version` prints the version.
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status."""
-    # nothing here multiplies matrices, and numpy's start is quicker without a pool of threads for it
+    # no matrix products here, and numpy starts faster without a thread pool for them
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    if sys.stdout is None:  # closed by whoever started us: what is printed is for nobody
+    if sys.stdout is None:  # closed by the parent process: discard the output
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            # a console that cannot show a letter is no reason to fail
+            # do not fail if the console cannot show a character
             stream.reconfigure(errors="backslashreplace")
     return status_of(lambda: _run(list(sys.argv[1:] if arguments is None else arguments)))
 
 
 def status_of(program: Callable[[], object]) -> int:
-    """Run a program and return its exit status: 0, 2 for an error, which is told in one line, 130 when
+    """Run a program and return its exit status: 0, 2 for an error, which is reported in one line, 130 when
     interrupted. For scripts as well: `sys.exit(status_of(main))`.
 
     >>> status_of(lambda: None)
@@ -77,7 +77,7 @@ def status_of(program: Callable[[], object]) -> int:
         note("interrupted")
         return 130
     except BrokenPipeError:
-        # `| head` has seen enough; nor may the interpreter complain when it flushes what is left
+        # closed by `| head`; the interpreter must not complain when it flushes the rest
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
@@ -86,7 +86,7 @@ def status_of(program: Callable[[], object]) -> int:
             f"{where}{error.strerror or error}: check the path, its permissions and the space on the disk"
         )
     except MemoryError:
-        return _fail("there is not enough memory: close other programs, or take a larger machine")
+        return _fail("out of memory: close other programs, or use a larger machine")
     return 0
 
 
@@ -102,7 +102,7 @@ def _run(arguments: list[str]) -> None:
         from difflib import get_close_matches
 
         near = get_close_matches(name, VERBS, 1)
-        raise InputError(f"there is no verb {name!r}", remedy=f"use {near[0] if near else ', '.join(VERBS)}")
+        raise InputError(f"{name!r} is not a verb", remedy=f"use {near[0] if near else ', '.join(VERBS)}")
     verb = import_module(f"tamis.cli.{name}")
     parser = ArgumentParser(prog=f"tamis {name}", description=verb.main.__doc__, allow_abbrev=False)
     verb.add_arguments(parser)

@@ -1,4 +1,4 @@
-"""The options of `tamis serve` that say who may ask, and what is written down about it."""
+"""The options of `tamis serve` for access and logging."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def access_arguments(parser: ArgumentParser) -> None:
     )
     keys.add_argument("--keys", type=Path, metavar="FILE", help="several keys, with their roles, as TOML")
     group.add_argument(
-        "--hash-key", action=_HashKey, help="print the SHA-256 of a key from the standard input, and end"
+        "--hash-key", action=_HashKey, help="print the SHA-256 of a key from the standard input, and exit"
     )
     group.add_argument("--tls-cert", type=Path, metavar="FILE", help="serve https with this certificate, PEM")
     group.add_argument("--tls-key", type=Path, metavar="FILE", help="the private key of --tls-cert, PEM")
@@ -40,10 +40,10 @@ def access_arguments(parser: ArgumentParser) -> None:
         "--rate",
         type=_positive,
         metavar="N",
-        help="requests a second of each key, or of each address where there is none (no limit)",
+        help="requests per second for each key, or for each address if there are no keys (no limit)",
     )
     group.add_argument(
-        "--burst", type=_positive, metavar="N", help="requests that may come at once (twice --rate)"
+        "--burst", type=_positive, metavar="N", help="requests allowed in a burst (twice --rate)"
     )
     group.add_argument(
         "--host-name",
@@ -51,7 +51,7 @@ def access_arguments(parser: ArgumentParser) -> None:
         default=[],
         type=_checked("host_name"),
         metavar="NAME",
-        help="a name that requests may ask for, beside localhost and addresses; may be repeated",
+        help="a host name that requests may use, besides localhost and addresses; may be repeated",
     )
     group.add_argument(
         "--proxy",
@@ -59,12 +59,14 @@ def access_arguments(parser: ArgumentParser) -> None:
         default=[],
         type=_checked("proxy_address"),
         metavar="ADDRESS",
-        help="a proxy (or a network of them) whose X-Forwarded-For and -Proto are believed; may be repeated",
+        help="a proxy, or a network of them, whose X-Forwarded-For and -Proto are trusted; may be repeated",
     )
     group.add_argument(
-        "--access-log", metavar="FILE", help="write a line of JSON for each request there, - for the output"
+        "--access-log",
+        metavar="FILE",
+        help="write a line of JSON per request to this file; - is the standard output",
     )
-    group.add_argument("--log-queries", action="store_true", help="write the queries there as well")
+    group.add_argument("--log-queries", action="store_true", help="log the queries too")
 
 
 def access_of(
@@ -76,7 +78,7 @@ def access_of(
     access_log: str | None,
     log_queries: bool,
 ) -> Access:
-    """Who may ask; what cannot be so is an error."""
+    """The access settings; raises if they contradict each other."""
     from tamis.serve.access import Access
     from tamis.serve.access_log import AccessLog
     from tamis.serve.keys import read_keys, weakness
@@ -85,7 +87,7 @@ def access_of(
     if burst is not None and (rate is None or burst < 1):
         raise InputError("--burst needs --rate, and is 1 or more", remedy="give both, such as 5 and 20")
     if log_queries and access_log is None:
-        raise InputError("--log-queries needs --access-log", remedy="say which file they go to")
+        raise InputError("--log-queries needs --access-log", remedy="give the file of the access log")
     if keys is not None:
         if os.environ.get(KEY) is not None:
             raise InputError(f"--keys and {KEY} are both set", remedy="use one of them")
@@ -119,9 +121,9 @@ def certificate_of(cert: Path | None, key: Path | None) -> Certificate | None:
 def reloading(
     access: Access, keys: Path | None, certificate: Certificate | None
 ) -> Callable[[], None] | None:
-    """What SIGHUP does: the log is opened again, and keys and certificate are read again. What cannot be read
-    is told, and what was read before is kept. None if there are none of them: the signal then ends the
-    server, as it does by default."""
+    """The handler of SIGHUP: reopens the log and reloads keys and certificate. A file that cannot be read is
+    reported, and its previous content stays in use. None if there are none of them: the signal then ends the
+    server, as by default."""
     if access.log is None and keys is None and certificate is None:
         return None
 
@@ -136,7 +138,7 @@ def reloading(
             if certificate is not None:
                 certificate.reload()
         except (TamisError, OSError) as error:
-            note(f"not taken up: {error}")
+            note(f"not reloaded: {error}")
 
     return reload
 
@@ -148,7 +150,7 @@ def _single_key(path: Path | None) -> str | None:
     where = KEY if path is None else str(path)
     key = key.strip()
     if not key or not key.isascii() or not key.isprintable():
-        raise InputError(f"{where} holds no key", remedy="use one line of ASCII characters")
+        raise InputError(f"{where} contains no key", remedy="use one line of ASCII characters")
     if path is not None:
         _warn_if_readable(path)
     return key

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn, get_args
@@ -13,11 +14,30 @@ from tamis.core.runtime import Device, Precision
 from tamis.storage.files import STDIN
 
 
+class Paragraphs(argparse.HelpFormatter):
+    """Help whose paragraphs stay apart; a line that begins with spaces is a name, and what it is."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(
+            self._entry(part, width)
+            if re.match(r"  \S", part)
+            else super(Paragraphs, self)._fill_text(part, width, indent) + "\n"
+            for part in re.split(r"\n(?=  \S)|\n\s*\n", text.strip("\n"))
+        )
+
+    def _entry(self, line: str, width: int) -> str:
+        from textwrap import wrap
+
+        name, _, what = line.strip().partition("  ")
+        first, then = f"  {name:<22}", " " * 24
+        return "\n".join(wrap(what.strip(), width, initial_indent=first, subsequent_indent=then))
+
+
 class ArgumentParser(argparse.ArgumentParser):
-    """Says what is wrong in one line, as everything else does."""
+    """A parser that reports errors in one line, like all of tamis."""
 
     def error(self, message: str) -> NoReturn:
-        # argparse tells what it does not know in its message only
+        # argparse names unknown arguments only in its message
         unknown = message.removeprefix("unrecognized arguments: ").split()[0]
         near = get_close_matches(unknown, self._option_string_actions, 1) if unknown[:1] == "-" else []
         meant = f"use {near[0]}, or " if near else ""
@@ -44,19 +64,23 @@ def runtime_arguments(parser: ArgumentParser) -> None:
     """How the models of a pipeline are run: the parameters of a `Runtime`."""
     group = parser.add_argument_group("models")
     group.add_argument(
-        "--device", choices=get_args(Device), default="auto", help="where they run (auto: CUDA, or cpu)"
+        "--device",
+        choices=get_args(Device),
+        default="auto",
+        help="device that they run on (auto: CUDA, or cpu)",
     )
     group.add_argument(
         "--precision",
         choices=get_args(Precision),
         default="auto",
-        help="of what they compute (auto: bf16 on CUDA, int8 on cpu)",
+        help="precision that they compute in (auto: bf16 on CUDA, int8 on cpu)",
     )
+    group.add_argument("--workers", type=at_least_one, metavar="N", help="CPU cores that they use (all)")
     group.add_argument(
-        "--workers", type=at_least_one, metavar="N", help="processor cores that they use (all)"
-    )
-    group.add_argument(
-        "--cache", type=Path, metavar="FILE", help="keep scores there, and look for them there first"
+        "--cache",
+        type=Path,
+        metavar="FILE",
+        help="file that caches scores: those found in it are not computed again",
     )
 
 
@@ -70,4 +94,4 @@ def check_standard_input(*files: str | None) -> None:
     >>> check_standard_input("a.run", "-", None)
     """
     if files.count(STDIN) > 1:
-        raise InputError("only one thing can come from the standard input", remedy="give files for the rest")
+        raise InputError("only one input can be the standard input", remedy="give files for the others")

@@ -17,8 +17,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--copy",
         action="store_true",
-        help="copy every byte, where hard links would do: links share the disk's bytes with the index, and "
-        "what damages those damages both",
+        help="copy all files instead of hard-linking them: a link shares its bytes on disk with the index, "
+        "so damage to one is damage to both",
     )
     json_argument(parser)
 
@@ -49,6 +49,6 @@ def main(index: Path, destination: Path, copy: bool, json: bool) -> None:
         )
     else:
         files = f"{counted(made.files, 'file')} ({made.linked:,} as hard links), {size(made.size)}"
-        sys.stdout.write(f"{destination}: {counted(documents, 'document')}, {files}, every checksum right\n")
+        sys.stdout.write(f"{destination}: {counted(documents, 'document')}, {files}, all checksums valid\n")
     for folder in made.without_tokens:
         warn(f"the tokens in {folder} are damaged or were just replaced: `tamis tokens` makes them again")

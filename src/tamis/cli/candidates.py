@@ -28,10 +28,10 @@ def given_arguments(parser: ArgumentParser) -> None:
         "--corpus",
         metavar="C",
         nargs="+",
-        help="where its texts are: an index, or files and folders as `tamis index` takes them",
+        help="its texts: an index, or files and folders as `tamis index` takes them",
     )
     group.add_argument(
-        "--format", choices=get_args(CorpusFormat), help="of the corpus, where its suffix does not say"
+        "--format", choices=get_args(CorpusFormat), help="format of the corpus, if its suffix does not say"
     )
 
 
@@ -41,10 +41,10 @@ def check_given(
     corpus: Sequence[str] | None,
     inputs: Sequence[str],
 ) -> None:
-    """Refuse what are not one kind of candidates."""
+    """Raise unless there is exactly one source of candidates."""
     if (index is None) == (run is None):
         raise InputError(
-            "no candidates" if index is None else "an index and a run",
+            "no candidates" if index is None else "both an index and a run",
             remedy="give either an index or a run with its corpus: IDX, or --run RUN --corpus C",
         )
     if (run is None) != (corpus is None):
@@ -55,15 +55,16 @@ def check_given(
 def given_run(
     path: str, corpus: Sequence[str], format: CorpusFormat | None, queries: Sequence[Query]
 ) -> GivenRun:
-    """The stage that looks candidates up in a run."""
+    """The stage that looks up candidates in a run."""
     given = Run.read(path, queries=queries)
     if not given:
-        raise InputError("no result in it", remedy="check the file and its format", path=path)
-    # a query without candidates is answered with nothing, which counts zero as it does in `tamis eval`
+        raise InputError("contains no results", remedy="check the file and its format", path=path)
+    # a query without candidates gets an empty ranking, which counts as zero, as in `tamis eval`
     empty = [Ranking(query, kind=ScoreKind.RETRIEVAL) for query in queries if query.id not in given]
     if queries and len(empty) == len(queries):
-        raise InputError("no query of it is asked", remedy="check that their query ids are alike", path=path)
+        problem = "no query id of the run occurs in the queries"
+        raise InputError(problem, remedy="check that the query ids match", path=path)
     texts = texts_of_run(given, corpus, format)
     if empty:
-        warn(f"the run has no candidates for {counted(len(empty), 'query', 'queries')}: zero there")
+        warn(f"the run has no candidates for {counted(len(empty), 'query', 'queries')}, which count as zero")
     return GivenRun(Run([*given.values(), *empty]), texts)

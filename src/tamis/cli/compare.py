@@ -44,32 +44,41 @@ def add_arguments(parser: ArgumentParser) -> None:
         dest="measures",
         action="append",
         metavar="NAME",
-        help=f"such as nDCG@20 or AP(rel=2), as ir_measures names them; may be repeated ({defaults})",
+        help=f"such as nDCG@20 or AP(rel=2), or trec_eval's ndcg_cut_20; may be repeated ({defaults})",
     )
     parser.add_argument(
         "--test", choices=get_args(Test), default="t", help="paired t-test or randomisation test (t)"
     )
     parser.add_argument(
-        "--correction", choices=get_args(Correction), default="holm", help="for many tests (holm)"
+        "--correction",
+        choices=get_args(Correction),
+        default="holm",
+        help="correction for multiple tests (holm)",
     )
     parser.add_argument(
         "--family",
         type=_family,
         default="all",
         metavar="all|measure|N",
-        help="the tests that a correction covers: all, those of a measure, or N of which some were made "
+        help="tests that the correction covers: all, those of each measure, or N, of which some were made "
         "elsewhere (all)",
     )
     parser.add_argument(
-        "--alpha", type=float, default=0.05, metavar="A", help="significant is a corrected p below (0.05)"
+        "--alpha", type=float, default=0.05, metavar="A", help="significance level for the corrected p (0.05)"
     )
     parser.add_argument(
         "--interval", choices=get_args(IntervalMethod), default="bca", help="kind of bootstrap interval (bca)"
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of randomisation and bootstrap (0)")
-    parser.add_argument("--format", choices=get_args(Format), default="table", help="of the result (table)")
-    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="plot each query's difference there")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the result there")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="seed of randomisation and bootstrap (0)"
+    )
+    parser.add_argument(
+        "--format", choices=get_args(Format), default="table", help="format of the result (table)"
+    )
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE.svg", help="plot the difference per query to this file"
+    )
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the result to this file")
     json_argument(parser)
 
 
@@ -98,7 +107,9 @@ def main(
     for written_to in (output, plot):
         check_output(written_to, qrels, *paths)
     if plot is not None and plot.suffix != ".svg":
-        raise InputError(f"a plot is SVG, and {plot} says otherwise", remedy="give it a name with .svg")
+        raise InputError(
+            f"plots are SVG files, and {plot} has another suffix", remedy="use a name that ends in .svg"
+        )
     judgments = relevant_judgments(qrels)
     names = _names(paths)
     with doing("Comparing"):
@@ -118,7 +129,7 @@ def main(
     if plot is not None:
         with atomic_write(plot, "w") as stream:
             stream.write(difference_plot(comparison))
-        note(f"plotted each query's difference in {plot}")
+        note(f"plotted the difference per query in {plot}")
 
 
 def _write(comparison: Comparison, format: Format, output: Path | None) -> None:

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-PLAIN_WIDTH = 100  # columns, where the output is no terminal
-LOG_EVERY = 30.0  # seconds between lines of progress, where the error stream is no terminal
+PLAIN_WIDTH = 100  # columns, if the output is not a terminal
+LOG_EVERY = 30.0  # seconds between lines of progress, if standard error is not a terminal
 _REFRESH = 0.1
 _ANY_WIDTH = 10_000  # columns
-_FOLDED = 16  # columns that a name is given at least, where there is no room for all of it
+_FOLDED = 16  # least columns of a name that does not fit
 
 
 def stdout() -> Console:
-    """The standard output for a person. What is printed is never markup: it may come from a document."""
+    """A console on standard output. Output is never parsed as markup, because it may come from a document."""
     return _console(stderr=False)
 
 
@@ -110,7 +110,7 @@ def warn(message: str) -> None:
 
 
 def printable(text: str) -> str:
-    """One line without control characters: a document or a file name must not command the terminal.
+    """One line without control characters: a document or a file name must not control the terminal.
 
     >>> printable("two\\nlines, \\x1b[31mnot red")
     'two lines, [31mnot red'
@@ -158,7 +158,7 @@ def size_on_disk(folder: Path) -> int:
 
 @contextmanager
 def progress(what: str, noun: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """A function to be told how many more are done: a bar on a terminal, now and then a line in a log."""
+    """A function that reports progress: a bar on a terminal, an occasional line in a log."""
     if not sys.stderr.isatty():
         yield _Log(what, noun, total).advance
         return

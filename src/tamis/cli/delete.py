@@ -19,7 +19,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def main(index: Path, identities: list[str], json: bool) -> None:
     """Delete documents from an index.
 
-    All of them, or none if one is not there.
+    Deletes all of them, or none if an id is not in the index.
     """
     opened = Index.open(index)
     wanted = list(dict.fromkeys(identities))

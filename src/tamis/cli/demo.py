@@ -37,12 +37,12 @@ MEASURES = ("nDCG@10", "RR@10", "R@10")
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--keep", metavar="DIR", type=Path, help="keep the collection, the index and the runs there"
+        "--keep", metavar="DIR", type=Path, help="keep the collection, the index and the runs in this folder"
     )
 
 
 def main(keep: Path | None) -> None:
-    """Index the bundled collection, search it, evaluate it."""
+    """Index, search and evaluate the bundled collection."""
     check_output(keep)
     if keep is not None and keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
         raise InputError(f"{keep} is not an empty folder", remedy="choose another")
@@ -129,7 +129,7 @@ def _what_next(console: Console, keep: Path | None) -> None:
 
 
 def _program() -> str:
-    """How to call tamis from here: by its name, or by where it was installed if that is not on the path."""
+    """The command to call tamis: its name, or its path if it is not on PATH."""
     beside_python = Path(sys.executable).with_name("tamis")
     if shutil.which("tamis") or not beside_python.exists():
         return "tamis"

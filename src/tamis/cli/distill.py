@@ -10,12 +10,12 @@ from tamis.core.runtime import Device
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    training_arguments(parser)
+    training_arguments(parser, "distill")
 
 
 def main(recipe: Path, out: Path, resume: bool, device: Device, json: bool) -> None:
-    """Make a small model that does what a large one does, by a recipe. A run that was killed goes on with the
-    same command and --resume, in whichever phase it was; of two phases the first is in DIR/lm.
+    """Distil a large model into a small one, from a recipe. After a kill, the same command with --resume
+    continues in the phase that was interrupted; with two phases, the first is in DIR/lm.
 
     On several cards: torchrun --standalone --nproc-per-node=N --no-python tamis distill RECIPE --out DIR
     """

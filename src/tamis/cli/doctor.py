@@ -1,4 +1,4 @@
-"""tamis doctor: what is installed, what works, and whether an index is sound."""
+"""tamis doctor: what is installed, what works, and whether an index is intact."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import platform
 import re
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tamis import __version__
-from tamis.base.errors import InputError, TamisError
+from tamis.base.errors import InputError, TamisError, some
+from tamis.base.extras import install
 from tamis.cli import runtimes
 from tamis.cli.arguments import ArgumentParser, json_argument
 from tamis.cli.console import (
@@ -27,37 +29,37 @@ from tamis.cli.console import (
     size_on_disk,
     stdout,
 )
+from tamis.core import registry
+from tamis.core.extensions import Extension
 from tamis.index.index import Index
 from tamis.index.verify import verify
-from tamis.infer.scorer import bundled_models
+from tamis.models import architecture
+from tamis.models.bundled import bundled_models
 
 #: What tamis does without, what each adds, and how to get it.
 OPTIONAL = {
-    "cwl-eval": ("the measures RBP, BPM, INST and SDCG", "pip install cwl-eval"),
-    "pyndeval": ("the measures alpha_nDCG, ERR_IA and StRecall", "pip install pyndeval"),
-    "tantivy": ("`make bench` beside tantivy", "pip install 'tamis[bench]'"),
-    "bm25s": ("`make bench` beside bm25s", "pip install 'tamis[bench]'"),
-    "ir-datasets": ("collections by their names, `irds:NAME`", "pip install 'tamis[irds]'"),
-    "torch": ("training, and rerankers on a GPU", "pip install 'tamis[torch]'"),
+    "cwl-eval": ("the measures RBP, BPM, INST and SDCG", install("cwl-eval")),
+    "pyndeval": ("the measures alpha_nDCG, ERR_IA and StRecall", install("pyndeval")),
+    "tantivy": ("`make bench` beside tantivy", install("tantivy")),
+    "bm25s": ("`make bench` beside bm25s", install("bm25s")),
+    "ir-datasets": ("collections by their names, `irds:NAME`", install("ir-datasets")),
+    "torch": ("training, and rerankers on a GPU", install("torch")),
 }
 _MANY_DELETED = 0.2
-_NAMED = 20  # how many ids of lost documents are printed
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "index", metavar="IDX", type=Path, nargs="?", help="an index to check, every byte of it"
-    )
+    parser.add_argument("index", metavar="IDX", type=Path, nargs="?", help="an index to check, byte by byte")
     parser.add_argument(
         "--repair",
         action="store_true",
-        help="take what is damaged out of the index, and keep it in a folder beside it",
+        help="move damaged files out of the index into a folder beside it",
     )
     json_argument(parser)
 
 
 def main(index: Path | None, repair: bool, json: bool) -> None:
-    """Check the installation, and an index; with --repair leave an index that opens, and say what is lost."""
+    """Check the installation and an index; --repair makes a damaged index open again and lists losses."""
     if repair and index is None:
         raise InputError("no index to repair", remedy="name it: tamis doctor IDX --repair")
     repaired = _repair(index, json) if repair and index is not None else None
@@ -66,6 +68,7 @@ def main(index: Path | None, repair: bool, json: bool) -> None:
         "packages": _packages(),
         "kernel": _kernel(),
         "models": _models(),
+        "extensions": _extensions(),
     }
     if index is not None:
         found["index"] = _index(index)
@@ -77,6 +80,7 @@ def main(index: Path | None, repair: bool, json: bool) -> None:
         ),
         *found["kernel"]["problems"],
         *found["models"]["onnx_runtime"]["problems"],
+        *(each["problem"] for each in found["extensions"] if each["problem"]),
         *found.get("index", {}).get("problems", []),
     ]
     if json:
@@ -91,7 +95,7 @@ def main(index: Path | None, repair: bool, json: bool) -> None:
 def _repair(index: Path, json: bool) -> dict[str, Any]:
     from tamis.index.repair import LOST, repair
 
-    with doing("Looking for what is damaged"):
+    with doing("Looking for damage"):
         report = repair(index)
     if not json and not report.problems:
         note(f"{index}: nothing to repair")
@@ -102,10 +106,9 @@ def _repair(index: Path, json: bool) -> dict[str, Any]:
         again = f"{counted(report.recovered, 'document')} of damaged segments indexed again"
         note(f"{index}: {again}, {counted(lost, 'document')} lost; the damaged files are in {report.aside}")
         if report.lost:
-            some = ", ".join(report.lost[:_NAMED]) + (", ..." if len(report.lost) > _NAMED else "")
-            note(f"lost: {some} (all ids: {report.aside}/{LOST})")
+            note(f"lost: {some(report.lost)} (all ids: {report.aside}/{LOST})")
         if report.unnamed:
-            note(f"lost: {counted(report.unnamed, 'document')} at most whose ids cannot be read")
+            note(f"lost: at most {counted(report.unnamed, 'document')} whose ids cannot be read")
     return asdict(report)
 
 
@@ -150,7 +153,7 @@ def _kernel() -> dict[str, Any]:
 
             warm()
             from tamis.index.kernel import top_k
-    except Exception as error:  # whatever is wrong with numba or llvmlite, this is where to hear of it
+    except Exception as error:  # report any problem with numba or llvmlite here
         problem = f"numba does not work ({' '.join(str(error).split())}): pip install --force-reinstall numba"
         return {"works": False, "seconds": None, "cache": None, "problems": [problem]}
     cache = top_k.stats.cache_path
@@ -176,7 +179,34 @@ def _models() -> dict[str, Any]:
         "torch": torch,
         "automatic": runtimes.automatic(onnx, torch),
         "bundled": bundled_models(),
+        "architectures": architecture.names(),
     }
+
+
+def _extensions() -> list[dict[str, Any]]:
+    """What other packages bring: stages, and kinds of models."""
+    return [
+        {"kind": kind, "name": each.name, "package": each.package, "is": about, "problem": problem}
+        for kind, each, about, problem in [*_brought_stages(), *_brought_architectures()]
+    ]
+
+
+def _brought_stages() -> Iterator[tuple[str, Extension, str, str]]:
+    for each in registry.brought().values():
+        if each.group != "tamis.stages":
+            continue
+        try:
+            yield "stage", each, str(registry.checked(each).role), ""
+        except InputError as error:
+            yield "stage", each, "", str(error)
+
+
+def _brought_architectures() -> Iterator[tuple[str, Extension, str, str]]:
+    for each in architecture.brought().values():
+        try:
+            yield "architecture", each, f"a kind of model, for {architecture.checked(each).stage}", ""
+        except InputError as error:
+            yield "architecture", each, "", str(error)
 
 
 def _index(path: Path) -> dict[str, Any]:
@@ -233,6 +263,9 @@ def _print(found: dict[str, Any]) -> None:
     else:
         line(good, "search kernel", f"ready in {duration(kernel['seconds'])}, cached in {kernel['cache']}")
     _model_lines(found["models"], line, good, bad, absent)
+    for each in found["extensions"]:
+        about = each["problem"] or f"{each['is']}, from {each['package']}"
+        line(bad if each["problem"] else good, f"{each['kind']} {each['name']}", about)
     if "index" in found:
         _index_lines(found["index"], line, good, bad)
     console.print(table)
@@ -251,17 +284,18 @@ def _model_lines(models: dict[str, Any], line: Any, good: Any, bad: Any, absent:
         gpu = f"{' and '.join(devices)} ({torch['cuda'] or 'Apple'})" if devices else "no GPU"
         line(good, "models by torch", f"torch {torch['version']}, {gpu}")
         if torch["cpu_bf16"] is True:
-            line(good, "", "its bf16 on the processor works (tamis does without)")
+            line(good, "", "its bf16 on the CPU works (tamis does not use it)")
         else:
             wrong = torch["cpu_bf16"] or "gives wrong results"
-            remedy = "tamis does without; for other programs set ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16"
-            line(absent, "", f"its bf16 on the processor {wrong}: {remedy}")
+            remedy = "tamis does not use it; for other programs set ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16"
+            line(absent, "", f"its bf16 on the CPU {wrong}: {remedy}")
     else:
         line(absent, "models by torch", "torch is not installed")
     if models["automatic"]:
         line(good, "automatic choice", models["automatic"])
     names = ", ".join(models["bundled"])
     line(good if names else absent, "bundled models", names or "none: name one, as in mono(model=FOLDER)")
+    line(good, "architectures", ", ".join(models["architectures"]))
 
 
 def _index_lines(index: dict[str, Any], line: Any, good: Any, bad: Any) -> None:
@@ -273,6 +307,6 @@ def _index_lines(index: dict[str, Any], line: Any, good: Any, bad: Any) -> None:
     details = f"{documents}, {index['deleted']:,} deleted, {segments}, {size(index['bytes'])}, "
     details += f"analyzer {index['analyzer']}"
     line(good, index["path"], details + (", positions" if index["positions"] else ""))
-    line(good, "", "every checksum is right")
+    line(good, "", "all checksums are valid")
     if index["advice"]:
         line(good, "", f"searches will be faster after `{index['advice']}`")

@@ -8,18 +8,19 @@ from typing import Any
 from tamis.base.arrays import Array
 from tamis.base.documents import Query
 from tamis.cli.console import counted, doing, duration, print_json, printable, stdout
-from tamis.core.plan import Step, calibrate, counts, plan, sample
+from tamis.core.cost import Step
+from tamis.core.plan import calibrate, counts, plan, sample
 from tamis.core.stage import Stage
 
 _BOUND = {"exact": "", "most": "at most ", "least": "at least ", "either": ""}
-_EITHER = " (fewer where less is found, more for every further passage)"
+_EITHER = " (fewer if fewer candidates are found, more for each further passage)"
 
 
 def dry_run(
     stage: Stage, candidates: Sequence[int], queries: Sequence[Query], first: Stage, *, json: bool
 ) -> None:
-    """Print what `stage` would do for queries with so many candidates each, without doing it; `first` has
-    candidates to time the models with."""
+    """Print the plan of `stage` for queries with the given numbers of candidates, without running it; `first`
+    has candidates to time the models with."""
     steps = plan(stage, candidates)
     with doing("Timing the models"):
         rankings = sample(first, queries)
@@ -48,7 +49,7 @@ def _described(step: Step, rankings: Sequence[Any]) -> dict[str, Any]:
         seconds = round(calibration.seconds_each * inferences, 3)
     return {
         "stage": repr(step.stage),
-        "model": model and model.encoder.model,
+        "model": model and model.scorer.model,
         "runs_on": model and model.description,
         "candidates": _spread(step.enter),
         "kept": _spread(step.leave),
@@ -92,7 +93,7 @@ def _print(whole: dict[str, Any]) -> None:
     inferences, queries = whole["inferences"], counted(whole["queries"], "query", "queries")
     bound, note = _BOUND[whole["counts"]], _EITHER if whole["counts"] == "either" else ""
     console.print(
-        f"{queries}: {bound}{_range(inferences)} inferences a query, {inferences['all']:,} in all{note}"
+        f"{queries}: {bound}{_range(inferences)} inferences per query, {inferences['all']:,} in all{note}"
         + ("" if whole["seconds"] is None else f", about {duration(whole['seconds'])}"),
         soft_wrap=True,
     )

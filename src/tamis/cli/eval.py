@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from tamis.base.errors import InputError
+from tamis.base.errors import NAMED, InputError, some
 from tamis.cli.arguments import ArgumentParser, check_standard_input
 from tamis.cli.console import counted, print_json, print_table, printable, stdout, warn
 from tamis.core.ranking import Run
@@ -32,14 +32,12 @@ from tamis.formats import Qrels, read_qrels
 if TYPE_CHECKING:
     from rich.table import Table
 
-_NAMED = 10  # how many queries a warning names
-
 
 def add_arguments(parser: ArgumentParser) -> None:
     defaults = " ".join(DEFAULT_MEASURES)
-    parser.epilog = f"""Judged@k beside a measure @k is the share of the first k documents that is judged at
-        all: compare it before the measure. Queries without a relevant document do not count; judged queries
-        missing from a run count zero, unless they are left out. Equal scores stand {TIE_RULE}."""
+    parser.epilog = f"""Judged@k beside a measure @k is the share of the first k documents that are judged:
+        compare it before the measure. Queries without a relevant document do not count; judged queries
+        missing from a run count as zero unless they are left out. Equal scores are ordered {TIE_RULE}."""
     parser.add_argument("qrels", metavar="QRELS", help="judgments: TREC or BEIR, or irds:NAME")
     parser.add_argument("runs", metavar="RUN", nargs="+", help="TREC or MS MARCO runs")
     parser.add_argument(
@@ -48,40 +46,40 @@ def add_arguments(parser: ArgumentParser) -> None:
         dest="measures",
         action="append",
         metavar="NAME",
-        help=f"such as nDCG@20 or AP(rel=2), as ir_measures names them; may be repeated ({defaults})",
+        help=f"such as nDCG@20 or AP(rel=2), or trec_eval's ndcg_cut_20; may be repeated ({defaults})",
     )
-    parser.add_argument("--per-query", action="store_true", help="show each query's values")
+    parser.add_argument("--per-query", action="store_true", help="show the values per query")
     parser.add_argument(
         "--unjudged",
         choices=get_args(Unjudged),
         default="nonrelevant",
-        help="documents without a judgment are not relevant, or are taken out of the lists (nonrelevant)",
+        help="count unjudged documents as not relevant, or remove them from the lists (nonrelevant)",
     )
     parser.add_argument(
         "--short-lists",
         choices=get_args(ShortLists),
         default="k",
-        help="P@k of a list of only l documents is a share of k, as in trec_eval, or of l (k)",
+        help="divide P@k of a list of l < k documents by k, as trec_eval does, or by l (k)",
     )
     parser.add_argument(
         "--missing",
         choices=get_args(Missing),
         default="zero",
-        help="judged queries that a run does not answer count zero, or are left out of its means (zero)",
+        help="count judged queries missing from a run as zero, or leave them out of its means (zero)",
     )
     parser.add_argument(
         "--mean",
         choices=get_args(Mean),
         default="arithmetic",
-        help="over queries; AP's geometric one is GMAP (arithmetic)",
+        help="mean over queries; the geometric mean of AP is GMAP (arithmetic)",
     )
     parser.add_argument(
         "--trials",
         action="store_true",
-        help="the runs are trials of one system: show their mean, its 95 %% interval and their median too",
+        help="the runs are trials of one system: also show their mean, its 95 %% interval and their median",
     )
     parser.add_argument(
-        "--only", action="store_true", help="show the measures only, without what goes beside them"
+        "--only", action="store_true", help="show only these measures, without Judged@k beside them"
     )
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -127,20 +125,16 @@ def main(
             judgments, run, evaluations[path], asked, unjudged=unjudged, short_lists=short_lists, mean=mean
         )
         del run  # or there would be two of them while the next is read
-    _warn(
-        qrels,
-        "queries without a relevant document (not counted)",
-        next(iter(evaluations.values())).irrelevant,
-    )
-    for path, evaluation in evaluations.items():
-        _warn(
-            path,
-            f"judged queries missing from the run ({'counted as zero' if missing == 'zero' else 'left out'})",
-            evaluation.missing,
-            "; if they were not asked, leave them out: --missing left-out" if missing == "zero" else "",
-        )
-        _warn(path, "queries of the run without judgments (not counted)", evaluation.unjudged)
-        _warn_of_ties(path, evaluation, ties[path])
+    irrelevant = next(iter(evaluations.values())).irrelevant
+    _warn({qrels: _counted("queries without a relevant document (not counted)", irrelevant)})
+    how, remedy = "left out", ""
+    if missing == "zero":
+        how, remedy = "counted as zero", "; if they were not run, leave them out: --missing left-out"
+    absent = f"judged queries missing from the run ({how})"
+    _warn({path: _counted(absent, each.missing, remedy) for path, each in evaluations.items()})
+    unknown = "queries of the run without judgments (not counted)"
+    _warn({path: _counted(unknown, each.unjudged) for path, each in evaluations.items()})
+    _warn({path: _of_ties(each, ties[path]) for path, each in evaluations.items()})
     over = _over_trials(evaluations, names) if trials else None
     if json:
         settings = {
@@ -160,19 +154,19 @@ def main(
     else:
         _print(evaluations, names, per_query, over)
         if unjudged == "condensed":
-            sys.stdout.write("of condensed lists: documents without a judgment are taken out\n")
+            sys.stdout.write("condensed lists: unjudged documents are removed\n")
         if mean != "arithmetic":
-            sys.stdout.write(f"{mean} means over queries, a value below {LEAST:.5f} counting as that\n")
+            sys.stdout.write(f"{mean} means over queries; values below {LEAST:.5f} count as {LEAST:.5f}\n")
 
 
 def relevant_judgments(path: str) -> Qrels:
-    """The judgments of a file, of which some must be of relevant documents."""
+    """The judgments of a file, which must have a relevant document."""
     judgments = read_qrels(path)
     if not judgments:
-        raise InputError("no judgment in it", remedy="check the file", path=path)
+        raise InputError("contains no judgments", remedy="check the file", path=path)
     if not any(grade > 0 for grades in judgments.values() for grade in grades.values()):
         raise InputError(
-            "no relevant document in it, that is no grade above 0", remedy="check the file", path=path
+            "contains no relevant document (no grade above 0)", remedy="check the file", path=path
         )
     return judgments
 
@@ -208,7 +202,7 @@ def _print(
 
 
 def table(what: str, evaluations: Mapping[str, Evaluation], measures: Sequence[str]) -> Table:
-    """A line a run, a column a measure, the best of each column in bold."""
+    """A line per run, a column per measure, the best of each column in bold."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -260,15 +254,26 @@ def _labels(evaluations: Mapping[str, Evaluation]) -> dict[str, Evaluation]:
     return dict(zip(names if short else evaluations, evaluations.values(), strict=True))
 
 
-def _warn(path: str, what: str, qids: Sequence[str], remedy: str = "") -> None:
-    if qids:
-        some = ", ".join(qids[:_NAMED]) + (", ...: --json names all" if len(qids) > _NAMED else "")
-        warn(f"{path}: {what}: {len(qids):,} ({some}){remedy}")
+def _warn(of: Mapping[str, str]) -> None:
+    """What there is to say of each file, once for all files of which it is the same."""
+    files: dict[str, list[str]] = {}
+    for path, said in of.items():
+        files.setdefault(said, []).append(path)
+    for said, paths in files.items():
+        if said:
+            warn(f"{some(paths)}: {said}")
 
 
-def _warn_of_ties(path: str, evaluation: Evaluation, ties: TieEffect) -> None:
+def _counted(what: str, qids: Sequence[str], remedy: str = "") -> str:
+    if not qids:
+        return ""
+    all_of_them = ": --json names all" if len(qids) > NAMED else ""
+    return f"{what}: {len(qids):,} ({some(qids)}{all_of_them}){remedy}"
+
+
+def _of_ties(evaluation: Evaluation, ties: TieEffect) -> str:
     if not ties.queries:
-        return
+        return ""
     ranges = [
         f"{name} {evaluation.mean[name]:.4f} ({ties.low[name]:.4f} to {ties.high[name]:.4f})"
         for name in ties.low
@@ -276,7 +281,7 @@ def _warn_of_ties(path: str, evaluation: Evaluation, ties: TieEffect) -> None:
     ]
     affected = counted(len(ties.queries), "query", "queries")
     means = f"could be {', '.join(ranges)}" if ranges else "changes no mean in its fourth decimal"
-    warn(f"{path}: the order of equal scores matters in {affected} (they stand {TIE_RULE}): {means}")
+    return f"the order of equal scores matters in {affected} (they are ordered {TIE_RULE}): {means}"
 
 
 # -- what a machine reads
@@ -289,8 +294,8 @@ def _print_csv(
     per_query: bool,
     over: Mapping[str, Trials] | None,
 ) -> None:
-    """A line a run, or a query of a run; the line of all queries has "all" for a query. Lines of all trials
-    have "trials" for a run."""
+    """A line per run, or per query of a run; the line of all queries has "all" as the query. Lines of all
+    trials have "trials" as the run."""
     writer = csv_rows.writer(sys.stdout, lineterminator="\n")
     writer.writerow(["run", "query", *names])
     for path, evaluation in evaluations.items():

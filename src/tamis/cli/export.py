@@ -17,11 +17,12 @@ from tamis.cli.console import counted, doing, print_json, size
 from tamis.cli.outputs import check_output
 from tamis.formats import read_corpus, read_queries
 from tamis.infer.onnx_backend import export
-from tamis.infer.scorer import BUNDLED, CrossEncoder, bundled_folder, load_bundled
-from tamis.models.checkpoint import Checkpoint, load_checkpoint
+from tamis.infer.scorer import Scorer
+from tamis.models.architectures.mono import Mono as Pointwise
+from tamis.models.bundled import BUNDLED, open_model
+from tamis.models.checkpoint import Checkpoint
 from tamis.models.convert import convert
 from tamis.models.graph import Precision
-from tamis.models.long_plan import is_long
 from tamis.models.weights import WeightType
 from tamis.rank.mono import Mono
 from tamis.storage.files import make_folder, storage_errors
@@ -36,16 +37,18 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--output",
         metavar="DIR",
         type=Path,
-        help="where to (a graph: the model's folder, where it is found; a bundled model needs one)",
+        help="output folder (for a graph, the model's own; a bundled model needs one)",
     )
-    parser.add_argument("--precision", choices=get_args(Precision), help="of what the graph computes (int8)")
+    parser.add_argument(
+        "--precision", choices=get_args(Precision), help="precision that the graph computes in (int8)"
+    )
     parser.add_argument(
         "--weights",
         choices=get_args(WeightType),
-        help="write no graph but the model with its weights in this type, to the folder of -o; "
-        "transformers reads float16 and float32, int8 is a quarter of float32",
+        help="write the model with weights of this type, instead of a graph, to the folder of -o; "
+        "transformers reads float16 and float32; int8 is a quarter of the size of float32",
     )
-    parser.add_argument("--revision", metavar="R", help="of a model on the hub")
+    parser.add_argument("--revision", metavar="R", help="revision of a model on the hub")
     json_argument(parser)
 
 
@@ -67,9 +70,11 @@ def main(
     if weights is None:
         made, lines = _graph(model, output, precision or "int8", revision)
     elif precision is not None:
-        raise InputError("--precision is of a graph, --weights writes none", remedy="give one of them")
+        raise InputError(
+            "--precision applies to a graph, and --weights writes none", remedy="give one of them"
+        )
     elif output is None:
-        raise InputError(f"no folder for the {weights} weights", remedy="give a new one with -o")
+        raise InputError(f"no output folder for the {weights} weights", remedy="give a new one with -o")
     else:
         made, lines = _weights(model, output, weights, revision)
     if json:
@@ -81,7 +86,7 @@ def main(
 def _graph(
     model: str, output: Path | None, precision: Precision, revision: str | None
 ) -> tuple[dict[str, Any], list[str]]:
-    checkpoint = CrossEncoder(model, revision=revision, form=None).scoring
+    checkpoint = Scorer(model, revision=revision).checkpoint
     if output is None:
         _check_not_bundled(checkpoint, precision)
     else:
@@ -106,8 +111,7 @@ def _graph(
 def _weights(
     model: str, output: Path, weights: WeightType, revision: str | None
 ) -> tuple[dict[str, Any], list[str]]:
-    bundled = bundled_folder(model)
-    checkpoint = load_checkpoint(model, revision) if bundled is None else load_bundled(bundled)
+    checkpoint = open_model(model, revision)
     with doing("Writing the weights"):
         path = convert(checkpoint, output, weights)
     made: dict[str, Any] = {
@@ -117,7 +121,8 @@ def _weights(
         "bytes": path.stat().st_size,
     }
     lines = [f"{path}: {weights}, {size(made['bytes'])}"]
-    if not checkpoint.config.texts and not is_long(checkpoint.folder):  # which score by other heads
+    kind = checkpoint.architecture.name
+    if kind == Pointwise.name or kind in Pointwise.reads:  # the others score by other heads
         with doing("Comparing their scores"):
             made |= compare(_scores(model, revision, "fp32"), _scores(str(output), None, "fp32"))
         lines.append(f"against {model}, both in fp32, {_compared(made)}")
@@ -133,8 +138,8 @@ def _compared(made: dict[str, Any]) -> str:
 
 
 def _check_not_bundled(checkpoint: Checkpoint, precision: Precision) -> None:
-    """Nobody who names a bundled model asks for megabytes inside the installed package; a graph that is there
-    already was asked for."""
+    """Refuse to write megabytes into the installed package for a bundled model, unless it already has a
+    graph."""
     folder = checkpoint.folder
     if folder.parent == BUNDLED and not (folder / f"model.{precision}.onnx").exists():
         problem = f"{folder.name} is a bundled model, inside the installed package"
@@ -143,7 +148,7 @@ def _check_not_bundled(checkpoint: Checkpoint, precision: Precision) -> None:
 
 
 def _scores(model: str, revision: str | None, precision: Precision) -> Array:
-    """The logits of some texts for some queries, a row a query."""
+    """The logits of some texts for some queries, one row per query."""
     mono = Mono(model, score="logit", precision=precision, revision=revision, device="cpu")
     with as_file(files("tamis") / "demo_data") as data:
         queries = [query.text for query in read_queries(data / "queries.jsonl")[:_QUERIES]]
@@ -156,7 +161,7 @@ def _scores(model: str, revision: str | None, precision: Precision) -> Array:
 
 
 def compare(exact: Array, rounded: Array) -> dict[str, float]:
-    """How far scores are from the exact ones, which have a row a query.
+    """The distance of scores from the exact ones, with one row per query.
 
     >>> compare(np.array([[3.0, 1.0, 2.0]]), np.array([[3.0, 1.5, 1.25]]))
     {'pairs': 3, 'largest_difference': 0.75, 'spread': 2.0, 'kendall_tau': 0.3333333333333333}

@@ -26,17 +26,18 @@ from tamis.cli.console import (
     size_on_disk,
     warn,
 )
+from tamis.cli.left_out import left_out_records, warn_of_files
 from tamis.cli.outputs import check_output
 from tamis.cli.tokens import keep_tokens, tokens_argument
-from tamis.formats import CorpusFormat, SkipReport, read_corpus
-from tamis.formats.corpora import BEIR_CORPUS, FOLDER_SUFFIXES, files_left_out, is_beir, is_special, places_of
+from tamis.formats import CorpusFormat, LeftOut, SkipReport, read_corpus
+from tamis.formats.corpora import places_of
 from tamis.formats.json_lines import is_blank
+from tamis.formats.kinds import RECORDS
 from tamis.index.index import Index, IndexWriter, OnDuplicate, create
 from tamis.index.writer import Skipped
 from tamis.storage.document_store import DuplicateIdError
-from tamis.storage.files import STDIN
 
-MOST_WORKERS = 8  # unless more are asked for: one process reads the corpus, and cannot feed many
+MOST_WORKERS = 8  # default limit: one process reads the corpus, and cannot feed many
 
 
 @dataclass(slots=True)
@@ -59,10 +60,13 @@ def add_arguments(parser: ArgumentParser) -> None:
         "corpus",
         metavar="CORPUS",
         nargs="+",
-        help="files or folders: JSONL (BEIR), CSV, TSV, TREC, text; .gz, .zst too; - is the standard input; "
-        "irds:NAME a collection of ir_datasets",
+        help="files or folders: JSONL (BEIR), CSV, TSV, TREC, Parquet, Arrow; or text, Markdown, HTML, "
+        "manual pages, PDF, office files; .gz, .zst too; - is the standard input; irds:NAME a collection of "
+        "ir_datasets",
     )
-    parser.add_argument("-o", "--output", metavar="IDX", type=Path, required=True, help="the index, a folder")
+    parser.add_argument(
+        "-o", "--output", metavar="IDX", type=Path, required=True, help="the index (a folder)"
+    )
     parser.add_argument(
         "--analyzer",
         metavar="NAME",
@@ -70,30 +74,30 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--positions", action="store_true", help="keep positions, which sdm needs")
     parser.add_argument(
-        "--format", choices=get_args(CorpusFormat), help="of the corpus, where its suffix does not say"
+        "--format",
+        choices=get_args(CorpusFormat),
+        help="format of the corpus, if its suffix does not say; files: all kinds that are one document each",
     )
     there = parser.add_mutually_exclusive_group()
-    there.add_argument("--overwrite", action="store_true", help="replace the index that is there")
-    there.add_argument("--add", action="store_true", help="add to the index that is there")
+    there.add_argument("--overwrite", action="store_true", help="replace an existing index")
+    there.add_argument("--add", action="store_true", help="add to an existing index")
     there.add_argument(
         "--resume",
         action="store_true",
-        help="go on after an interruption: documents already committed are skipped",
+        help="resume after an interruption: documents already committed are skipped",
     )
     parser.add_argument(
         "--on-duplicate",
         choices=get_args(OnDuplicate),
         default="error",
-        help="what to do with a document whose id is known (error)",
+        help="what to do with a document whose id has occurred already (error)",
     )
-    parser.add_argument(
-        "--skip-bad", action="store_true", help="leave out lines that cannot be read, and count them"
-    )
+    parser.add_argument("--skip-bad", action="store_true", help="skip and count lines that cannot be read")
     parser.add_argument(
         "--commit-every",
         type=at_least_one,
         metavar="N",
-        help="make what is indexed durable every N documents, for --resume to go on from",
+        help="commit every N documents, so that --resume can continue from there",
     )
     parser.add_argument(
         "--workers",
@@ -102,7 +106,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help=f"processes that build a large index (the cores, {MOST_WORKERS} at most)",
     )
     parser.add_argument(
-        "--no-merge", dest="merge", action="store_false", help="do not make one segment of all in the end"
+        "--no-merge", dest="merge", action="store_false", help="do not merge all segments at the end"
     )
     tokens_argument(parser)
     json_argument(parser)
@@ -125,12 +129,13 @@ def main(
     tokens: bool | None,
     json: bool,
 ) -> None:
-    """Index documents: into a new folder, or with --add into an index that is there."""
+    """Index documents: into a new folder, or with --add into an existing index."""
     started = time.perf_counter()
     check_output(output, *corpus, within=False)
     skipped = SkipReport() if skip_bad else None
+    left_out = LeftOut(bad=skipped or SkipReport())
     # checks the paths, before anything is written
-    documents = read_corpus(*corpus, format=format, skipped=skipped)
+    documents = read_corpus(*corpus, format=format, skipped=skipped, left_out=left_out)
     rule: OnDuplicate = "skip" if resume else on_duplicate
     processes = workers or min(available_cores(), MOST_WORKERS)
     before = 0
@@ -148,8 +153,10 @@ def main(
         )
     tally = _Tally()
     with _places_named(corpus, format, tally), target as writer:
-        instead = " in place of --add" if add else " in place of --overwrite" if overwrite else ""
-        kept = f"{output} keeps what is committed: the same command with --resume{instead} goes on from there"
+        instead = " instead of --add" if add else " instead of --overwrite" if overwrite else ""
+        kept = (
+            f"{output} keeps what is committed: the same command with --resume{instead} continues from there"
+        )
         _add(documents, writer, commit_every, kept, tally)
         if not tally.read:
             raise InputError(f"no document in {' '.join(corpus)}", remedy="check the path and the format")
@@ -171,8 +178,9 @@ def main(
                 "empty": tally.empty,
                 "there_already": there.count,
                 "there_already_changed": there.changed,
-                "bad_lines": skipped.lines if skipped else 0,
-                "bad_files": skipped.files if skipped else 0,
+                "bad_lines": left_out.bad.lines,
+                "bad_files": left_out.bad.files,
+                "left_out": left_out_records(left_out, output),
                 "seconds": round(seconds, 3),
                 "bytes": size_on_disk(output),
                 "segments": len(made.segments),
@@ -188,61 +196,31 @@ def main(
         sys.stdout.write(f"{output}: {documents_now}{read_too}, {duration(seconds)}, {on_disk} on disk\n")
     if resume:
         _warn_of_another_corpus(output, before, there)
-    _warn_of_losses(corpus, format, output, skipped, tally)
+    _warn_of_losses(corpus, format, output, left_out, tally)
     keep_tokens(output, tokens)
 
 
 def _warn_of_another_corpus(output: Path, before: int, there: Skipped) -> None:
-    """--resume cannot know whether it goes on with the same documents; their ids and texts tell."""
+    """--resume cannot know whether the corpus is the same one; ids and texts give hints."""
     if before and not there.count:
         others = counted(before, "document")
-        rule = "--resume goes on with the corpus that was interrupted; see that it was this one"
-        warn(f"none of these was among the {others} that {output} had: {rule}")
+        rule = "--resume continues an interrupted corpus; check that it is this one"
+        warn(f"none of these documents is among the {others} that {output} had: {rule}")
     if there.changed:
         have = counted(there.changed, "document has", "documents have")
-        rule = "they stay so; to take the new texts, use --add --on-duplicate replace in place of --resume"
+        rule = "the old text is kept; for the new one use --add --on-duplicate replace instead of --resume"
         warn(f"{have} another text in {output}, such as {there.first_changed}: {rule}")
 
 
 def _warn_of_losses(
-    corpus: list[str], format: CorpusFormat | None, output: Path, skipped: SkipReport | None, tally: _Tally
+    corpus: list[str], format: CorpusFormat | None, output: Path, left_out: LeftOut, tally: _Tally
 ) -> None:
     """Say what a search will not find."""
-    beir: list[Path] = []
-    unknown: list[Path] = []
-    special: list[Path] = []
-    for name in corpus:
-        if is_beir(Path(name), format):
-            beir += _left_out(name, format, output)
-            continue
-        for path in _left_out(name, format, output):
-            (special if is_special(path) else unknown).append(path)
-    if beir:
-        rule = f"of a folder with {BEIR_CORPUS} that file alone is read; to read others, name them"
-        warn(f"{counted(len(beir), 'file')} left out, such as {beir[0]}: {rule}")
-    if unknown:
-        known = ", ".join(FOLDER_SUFFIXES)
-        warn(f"{counted(len(unknown), 'file')} left out, such as {unknown[0]}: a folder's {known} are read")
-    if special:
-        rule = "a pipe, socket or device is read only where it is named"
-        warn(f"{counted(len(special), 'file')} left out, such as {special[0]}: {rule}")
-    if skipped and skipped.count:
-        kinds = ((skipped.lines, "bad line"), (skipped.files, "bad file"))
-        bad = " and ".join(counted(number, noun) for number, noun in kinds if number)
-        warn(f"{bad} left out, such as {skipped.examples[0]}")
+    warn_of_files(left_out, corpus, format, output)
     if tally.empty:
         have = "has" if tally.empty == 1 else "have"
         such = f"such as {tally.first_empty}"
         warn(f"{counted(tally.empty, 'document')} {have} neither title nor text, {such}")
-
-
-def _left_out(name: str, format: CorpusFormat | None, output: Path) -> list[Path]:
-    if name == STDIN or not Path(name).is_dir():
-        return []
-    others, index = files_left_out(Path(name), format), output.resolve()
-    if Path(name).resolve() not in index.parents:
-        return others
-    return [path for path in others if index not in path.resolve().parents]  # its files are no loss
 
 
 @contextmanager
@@ -257,7 +235,7 @@ def _places_named(corpus: list[str], format: CorpusFormat | None, tally: _Tally)
         if not places:
             raise
         remedy = error.remedy
-        if len({place.path for place in places if place.format == "text"}) == 2:
+        if len({place.path for place in places if place.format not in (*RECORDS, "irds")}) == 2:
             remedy = f"index the folder that holds both, where their paths are their ids; or {remedy}"
         raise InputError(f"{error.problem} ({' and '.join(map(str, places))})", remedy=remedy) from None
 

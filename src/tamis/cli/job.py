@@ -1,4 +1,4 @@
-"""What `run` and `rerank` share: many queries, the journal of that, the run, and what is said of it."""
+"""Shared by `run` and `rerank`: many queries, the journal, the run, and its summary."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from tamis.base.documents import Query
-from tamis.base.errors import InputError, TamisError
+from tamis.base.errors import InputError, TamisError, some
 from tamis.cli.arguments import ArgumentParser, json_argument, runtime_arguments
 from tamis.cli.console import counted, doing, duration, note, print_json, progress, warn
 from tamis.core.journal import count
@@ -23,7 +23,7 @@ from tamis.storage.files import atomic_write
 
 
 def run_arguments(parser: ArgumentParser, what: str = "the TREC run") -> None:
-    """Those of every verb that writes a run."""
+    """The arguments of every verb that writes a run."""
     parser.add_argument(
         "-o",
         "--output",
@@ -46,20 +46,20 @@ def job_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="go on after an interruption: what is ranked is in RUN.journal until RUN is written",
+        help="resume after an interruption: finished rankings are in RUN.journal until RUN is written",
     )
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="print the plan, the number of inferences and the time they would take, and do nothing",
+        help="only print the plan, the number of inferences and the time they would take",
     )
     runtime_arguments(parser)
     json_argument(parser)
 
 
 def journal_of(output: Path, resume: bool) -> Path | None:
-    """Where to write down what is ranked, if the output is a file. Hours of work may be there, perhaps of
-    another pipeline: we go on with them or refuse, and only their owner deletes them."""
+    """The path of the journal, if the output is a file. A journal may hold hours of work, perhaps of another
+    pipeline: it is resumed or refused, and only the user deletes it."""
     if output.is_dir():
         raise InputError(f"{output} is a folder", remedy="give the name of a file")
     if output.exists() and not output.is_file():
@@ -69,8 +69,8 @@ def journal_of(output: Path, resume: bool) -> Path | None:
     journal = output.with_name(f"{output.name}.journal")
     if not resume and (done := count(journal)):
         raise InputError(
-            f"{journal} has {counted(done, 'query', 'queries')} of a run that did not end",
-            remedy="add --resume to go on with it, or delete it to begin again",
+            f"{journal} has {counted(done, 'query', 'queries')} of an unfinished run",
+            remedy="add --resume to continue it, or delete it to start again",
         )
     return journal
 
@@ -85,7 +85,9 @@ def ranked(stage: Stage, queries: Sequence[Query], journal: Path | None, doing_w
             return stage.run(queries, progress=advance, journal=journal)
     except KeyboardInterrupt:
         if journal is not None:
-            note(f"{journal} keeps what is ranked: the same command with --resume goes on from there")
+            note(
+                f"{journal} keeps the finished rankings: the same command with --resume continues from there"
+            )
         raise
 
 
@@ -126,8 +128,7 @@ def finish(
     elif output.is_file():
         _say(manifest, stage, output)
     if silent:
-        some = ", ".join(silent[:5]) + (", ..." if len(silent) > 5 else "")
-        warn(f"{counted(len(silent), 'query', 'queries')} found nothing: {some}")
+        warn(f"{counted(len(silent), 'query', 'queries')} found nothing: {some(silent)}")
 
 
 def _say(manifest: Mapping[str, Any], stage: Stage, output: Path) -> None:
@@ -136,7 +137,7 @@ def _say(manifest: Mapping[str, Any], stage: Stage, output: Path) -> None:
     resumed = manifest.get("resumed")
     if resumed:
         what += f", {resumed:,} of the queries before the interruption,"
-    sys.stdout.write(f"{output}: {what} in {duration(seconds)} ({duration(seconds / queries)} a query)\n")
+    sys.stdout.write(f"{output}: {what} in {duration(seconds)} ({duration(seconds / queries)} per query)\n")
     for each in rerankers(stage):
         since = " since the interruption" if resumed else ""
         sys.stdout.write(f"{each!r} ({each.description}){since}: {each.tally}\n")
@@ -145,5 +146,5 @@ def _say(manifest: Mapping[str, Any], stage: Stage, output: Path) -> None:
 def _remove(journal: Path) -> None:
     try:
         remove_journal(journal)
-    except TamisError as error:  # the run is written, so this is no failure
-        warn(f"{journal} is no longer needed and is not deleted ({error.problem})")
+    except TamisError as error:  # the run is written, so this is not a failure
+        warn(f"{journal} is no longer needed but was not deleted ({error.problem})")

@@ -19,7 +19,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def main(index: Path, json: bool) -> None:
     """Merge an index into one segment.
 
-    That is its fastest and smallest form; deleted documents are gone from it.
+    This is the fastest and smallest form; deleted documents are removed from it.
     """
     opened = Index.open(index)
     segments, before = len(opened.segments), size_on_disk(index)

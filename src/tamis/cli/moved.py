@@ -24,15 +24,18 @@ _LINES = 2  # of a text
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.epilog = """Ranks are those of the order of the runs. A document that only one of the runs has for
-        a query has no change of rank, and is not listed."""
+    parser.epilog = """Ranks follow the order of the runs. A document that only one of the runs has for a
+        query is not listed."""
     parser.add_argument("before", metavar="BEFORE", help="a run: TREC's six columns, or MS MARCO's three")
-    parser.add_argument("after", metavar="AFTER", help="another, of the same queries")
+    parser.add_argument("after", metavar="AFTER", help="another run of the same queries")
     parser.add_argument(
-        "-n", type=at_least_one, default=10, metavar="N", help="how many documents, of all queries (10)"
+        "-n", type=at_least_one, default=10, metavar="N", help="how many documents, over all queries (10)"
     )
     parser.add_argument(
-        "--direction", choices=get_args(Direction), default="both", help="only those that went so (both)"
+        "--direction",
+        choices=get_args(Direction),
+        default="both",
+        help="only documents that moved this way (both)",
     )
     parser.add_argument("--qrels", metavar="QRELS", help="show the grades: TREC or BEIR, or irds:NAME")
     parser.add_argument("--rel", type=int, metavar="G", help="only documents of at least this grade")
@@ -52,7 +55,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="show the texts: an index, or files and folders as `tamis index` takes them",
     )
     parser.add_argument(
-        "--format", choices=get_args(CorpusFormat), help="of the corpus, where its suffix does not say"
+        "--format", choices=get_args(CorpusFormat), help="format of the corpus, if its suffix does not say"
     )
     json_argument(parser)
 
@@ -82,11 +85,11 @@ def main(
         _print(found, asked, texts)
     else:
         chosen = rel is not None or direction != "both"
-        note(f"no {'such ' if chosen else ''}document has another rank")
+        note(f"no {'such ' if chosen else ''}document changed its rank")
 
 
 def _run(moves: Sequence[Move]) -> Run:
-    """The documents whose texts are wanted."""
+    """The documents to show."""
     ids: dict[str, list[str]] = {}
     for move in moves:
         ids.setdefault(move.query, []).append(move.document)

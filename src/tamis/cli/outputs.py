@@ -39,21 +39,21 @@ def check_output(output: Path | None, *reads: str | Path | None, within: bool = 
     above = [target, *target.parents] if within else list(target.parents)
     index = next((folder for folder in above if begins_as_manifest(folder / NAME)), None)
     if index is not None:
-        problem = f"{output} lies in an index, {_relative(index)}"
+        problem = f"{output} is inside an index, {_relative(index)}"
         raise InputError(problem, remedy="write it to another folder")
     paths = [Path(path) for path in reads if path is not None and str(path) != STDIN and _is_there(path)]
     folders = [_BUNDLED, *(path for path in paths if _is_whole(path)), *_of_hub(reads)]
     for folder in folders:
         if any(_same(each, folder) for each in [target, *target.parents]):
-            problem = f"{output} lies in {_relative(folder)}, which is read"
+            problem = f"{output} is inside {_relative(folder)}, which is an input"
             raise InputError(problem, remedy="write it to another folder")
     if target.is_file() and any(_same(target, file) for file in _files(paths, folders, target)):
-        remedy = "give another name to what is written"
-        raise InputError(f"{output} is read, and would be overwritten", remedy=remedy)
+        remedy = "choose another name for the output"
+        raise InputError(f"{output} is an input and would be overwritten", remedy=remedy)
 
 
 def check_run_output(output: Path, *reads: str | Path | None) -> None:
-    """The same for a run, with what is written beside it: how it was made, and meanwhile its journal."""
+    """The same for a run and the files beside it: its manifest and its journal."""
     for suffix in ("", ".json", ".journal"):
         check_output(_beside(output, suffix), *reads)
 
@@ -108,7 +108,7 @@ def _beside(path: Path, suffix: str) -> Path:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether a path is a folder of which every file counts: an index, a token store or a model."""
+    """Whether a path is an index, a token store or a model: a folder in which nothing else may be written."""
     if not path.is_dir():
         return False
     if begins_as_manifest(path / NAME) or begins_as_manifest(path / "tokens.json"):

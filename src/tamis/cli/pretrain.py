@@ -10,12 +10,12 @@ from tamis.core.runtime import Device
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    training_arguments(parser)
+    training_arguments(parser, "pretrain")
 
 
 def main(recipe: Path, out: Path, resume: bool, device: Device, json: bool) -> None:
-    """Pretrain a model on a corpus by a recipe; `tamis train` goes on with the result. A run that was killed
-    goes on with the same command and --resume.
+    """Pretrain a model on a corpus, from a recipe; `tamis train` can start from the result. After a kill, the
+    same command with --resume continues the training.
 
     On several cards: torchrun --standalone --nproc-per-node=N --no-python tamis pretrain RECIPE --out DIR
     """

@@ -8,22 +8,22 @@ from typing import get_args
 
 import numpy as np
 
-from tamis.base.errors import ExpressionError, InputError
+from tamis.base.errors import ExpressionError, InputError, some
 from tamis.cli.arguments import ArgumentParser, at_least_one, check_standard_input
 from tamis.cli.console import counted, doing, prepare_kernel
 from tamis.cli.dry_run import dry_run as print_plan
 from tamis.cli.job import finish, job_arguments, journal_of, ranked
 from tamis.cli.outputs import check_cache, check_run_output, named_in
-from tamis.core.language import Node, calls, parse
+from tamis.core.language import Node, parse
+from tamis.core.pool import ModelPool
 from tamis.core.ranking import Ranking, Run
-from tamis.core.registry import SEARCHING, build
+from tamis.core.registry import build, searches
 from tamis.core.runtime import Device, Precision, Runtime
 from tamis.formats import CorpusFormat, TopicField, read_candidates, read_corpus, read_queries
 from tamis.formats.lines import check_column, check_columns
-from tamis.index.index import Index
+from tamis.index.index import Index, index_of
 from tamis.rank.given_run import Corpus, Documents, GivenRun
 
-_NAMED = 5  # how many ids an error names
 _MANY = 50_000  # ids, which are looked up faster by compiled code than its loading takes
 
 
@@ -38,10 +38,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--corpus",
         metavar="C",
         nargs="+",
-        help="where the run's texts are: an index, or files and folders as `tamis index` takes them",
+        help="the texts of the run: an index, or files and folders as `tamis index` takes them",
     )
     parser.add_argument(
-        "--format", choices=get_args(CorpusFormat), help="of the corpus, where its suffix does not say"
+        "--format", choices=get_args(CorpusFormat), help="format of the corpus, if its suffix does not say"
     )
     parser.add_argument("--queries", metavar="Q", help="JSONL (BEIR), TSV, TREC topics or irds:NAME")
     parser.add_argument(
@@ -51,7 +51,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="P",
         help="the stages after the first, such as 'mono %% 50 >> duo' (mono)",
     )
-    parser.add_argument("-k", type=at_least_one, metavar="N", help="how many results a query (all)")
+    parser.add_argument("-k", type=at_least_one, metavar="N", help="how many results per query (all)")
     job_arguments(parser)
 
 
@@ -73,10 +73,10 @@ def main(
     cache: Path | None,
     json: bool,
 ) -> None:
-    """Rerank the candidates of a run, made by whatever system, and write a TREC run without ties.
+    """Rerank the candidates of a run, of any system, and write a TREC run without ties.
 
-    A file of candidates that has the texts too (MS MARCO's top1000 files) needs no corpus and no queries.
-    A run that was killed goes on with the same command and --resume.
+    A file of candidates with their texts (MS MARCO's top1000 files) needs no corpus and no queries.
+    After a kill, the same command with --resume continues the run.
     """
     check_column(tag, "tag")
     check_standard_input(run, *(corpus or []), queries)
@@ -85,7 +85,8 @@ def main(
     check_cache(cache, *reads)
     check_reranks(parse(pipeline))
     # a dry run writes nothing, not even scores
-    stage = build(pipeline, runtime=Runtime(device, precision, workers, None if dry_run else cache))
+    runtime = Runtime(device, precision, workers, None if dry_run else cache, ModelPool())
+    stage = build(pipeline, runtime=runtime)
     if k is not None:
         stage = stage % k
     journal = None if dry_run else journal_of(output, resume)
@@ -115,11 +116,11 @@ def main(
 def _without_texts(
     run: str, corpus: Sequence[str], format: CorpusFormat | None, queries: str, field: TopicField
 ) -> GivenRun:
-    """The candidates of a run, whose texts are elsewhere."""
+    """The candidates of a run, with texts from a corpus."""
     known = read_queries(queries, field=field)
     given = Run.read(run, queries=known)
     if not given:
-        raise InputError("no result in it", remedy="check the file and its format", path=run)
+        raise InputError("contains no results", remedy="check the file and its format", path=run)
     _check_queries(given, {query.id for query in known}, queries)
     return GivenRun(given, texts_of_run(given, corpus, format))
 
@@ -129,7 +130,7 @@ def _with_texts(path: str) -> GivenRun:
     with doing("Reading the candidates"):
         found = read_candidates(path)
     if not found.ids:
-        raise InputError("no candidate in it", remedy="check the file and its format", path=path)
+        raise InputError("contains no candidates", remedy="check the file and its format", path=path)
     rankings = (Ranking(found.queries[qid], ids, np.zeros(len(ids))) for qid, ids in found.ids.items())
     return GivenRun(Run(rankings), Documents(found.documents.values(), only=found.documents))
 
@@ -141,7 +142,7 @@ def _check_neither(
     format: CorpusFormat | None,
     field: TopicField,
 ) -> None:
-    """Candidates have their texts with them: what says where the texts are has no meaning then."""
+    """Candidates with their texts need no corpus: refuse options that name one."""
     if corpus is not None or queries is not None:
         missing = "--corpus" if corpus is None else "--queries"
         raise InputError(
@@ -149,19 +150,18 @@ def _check_neither(
             remedy="give both, or for candidates with their texts neither",
         )
     if format is not None:
-        raise InputError("--format is of a corpus, and there is none", remedy="leave it out")
+        raise InputError("--format applies to a corpus, and there is none", remedy="leave it out")
     if field != "title":
         raise InputError(f"the queries have no {field}", remedy="leave --field out", path=run)
 
 
 def check_reranks(node: Node) -> None:
-    """The run is the first stage: another search would put other candidates in place of its own."""
-    for call in calls(node):
-        if call.name in SEARCHING:
-            raise ExpressionError(
-                f"{call.name} searches, and here the run has the candidates",
-                remedy="leave it out, or use `tamis run` with an index",
-            )
+    """The run is the first stage: refuse a search, which would replace its candidates."""
+    for name in searches(node):
+        raise ExpressionError(
+            f"{name} searches, but the candidates come from the run",
+            remedy="leave it out, or use `tamis run` with an index",
+        )
 
 
 def _check_queries(run: Run, known: Collection[str], queries: str) -> None:
@@ -177,8 +177,8 @@ def texts_of_run(run: Run, corpus: Sequence[str], format: CorpusFormat | None) -
     """The index, or in memory those documents of the corpus that are in the run."""
     wanted = list(dict.fromkeys(doc_id for ranking in run.values() for doc_id in ranking.ids))
     texts: Index | Documents
-    if len(corpus) == 1 and (Path(corpus[0]) / "manifest.json").is_file():
-        texts = Index.open(corpus[0])
+    if (index := index_of(corpus)) is not None:
+        texts = index
         if len(wanted) > _MANY:
             prepare_kernel()
         unknown = texts.missing(wanted)
@@ -195,10 +195,9 @@ def texts_of_run(run: Run, corpus: Sequence[str], format: CorpusFormat | None) -
     return texts
 
 
-def _of(some: Sequence[str], all_of_them: int, noun: str, nouns: str = "") -> str:
+def _of(ids: Sequence[str], all_of_them: int, noun: str, nouns: str = "") -> str:
     """
     >>> _of(["d1", "d2"], 1000, "document")
     '2 of the 1,000 documents (d1, d2)'
     """
-    named = ", ".join(some[:_NAMED]) + (", ..." if len(some) > _NAMED else "")
-    return f"{len(some):,} of the {counted(all_of_them, noun, nouns)} ({named})"
+    return f"{len(ids):,} of the {counted(all_of_them, noun, nouns)} ({some(ids)})"

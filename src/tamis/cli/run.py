@@ -10,6 +10,7 @@ from tamis.cli.job import finish, job_arguments, journal_of, ranked
 from tamis.cli.outputs import check_cache, check_run_output, named_in
 from tamis.core.language import parse
 from tamis.core.plan import rerankers
+from tamis.core.pool import ModelPool
 from tamis.core.registry import check_searches
 from tamis.core.runtime import Device, Precision, Runtime
 from tamis.formats import TopicField, read_queries
@@ -24,7 +25,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     pipeline_argument(parser)
     parser.add_argument(
-        "-k", type=at_least_one, default=1000, metavar="N", help="how many results a query (1000)"
+        "-k", type=at_least_one, default=1000, metavar="N", help="how many results per query (1000)"
     )
     job_arguments(parser)
 
@@ -47,7 +48,7 @@ def main(
 ) -> None:
     """Rank an index's documents for many queries and write a TREC run without ties.
 
-    A run that was killed goes on with the same command and --resume.
+    After a kill, the same command with --resume continues the run.
     """
     check_column(tag, "tag")
     reads = (queries, str(index), *named_in(pipeline))
@@ -55,18 +56,19 @@ def main(
     check_cache(cache, *reads)
     wanted = read_queries(queries, field=field)
     if not wanted:
-        raise InputError("no query in it", remedy="check the file and its format", path=queries)
+        raise InputError("contains no queries", remedy="check the file and its format", path=queries)
     check_searches(parse(pipeline))
     journal = None if dry_run else journal_of(output, resume)
     opened = Index.open(index)
     # a dry run writes nothing, not even scores
-    stage = opened.pipeline(pipeline, Runtime(device, precision, workers, None if dry_run else cache)) % k
+    runtime = Runtime(device, precision, workers, None if dry_run else cache, ModelPool())
+    stage = opened.pipeline(pipeline, runtime) % k
     if dry_run:
         from tamis.cli.dry_run import dry_run as print_plan
 
         print_plan(stage, [0] * len(wanted), wanted, stage, json=json)
         return
-    if rerankers(stage):  # hours may pass until the run is written, whose columns cannot hold every id
+    if rerankers(stage):  # check now: a run file cannot contain every id, and writing it may be hours away
         check_columns(opened.ids(), "document id")
     result = ranked(stage, wanted, journal, "Searching")
     about = {

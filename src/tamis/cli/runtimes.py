@@ -43,7 +43,7 @@ def onnx_runtime() -> dict[str, Any]:
         (doubled,) = session.run(None, {"x": np.array([1, 2], np.float32)})
         if doubled.tolist() != [2.0, 4.0]:
             raise ArithmeticError(f"1 + 1, 2 + 2 = {doubled.tolist()}")
-    except Exception as error:  # whatever is wrong with it, this is where to hear of it
+    except Exception as error:  # report any problem with it here
         reason = " ".join(str(error).split())
         problem = f"ONNX Runtime does not work ({reason}): pip install --force-reinstall onnx onnxruntime"
         return {"works": False, "version": None, "problems": [problem]}
@@ -52,8 +52,8 @@ def onnx_runtime() -> dict[str, Any]:
 
 @cache
 def torch() -> dict[str, Any]:
-    """What torch can use, asked in a process of its own, which it may take down. It is optional: that it does
-    not work is no problem, and is said in `failure`."""
+    """The devices that torch can use, determined in a separate process, which it may crash. torch is
+    optional: if it does not work, `failure` says why."""
     found: dict[str, Any] = dict.fromkeys(("version", "cuda", "mps", "cpu_bf16", "failure"))
     if find_spec("torch") is None:
         return found

@@ -14,14 +14,18 @@ from tamis.formats import read_qrels, read_queries, write_qrels
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.epilog = """Both keep the same number of judgments, R of all: deep keeps all those of a few random
-        queries, shallow a few random ones of every query. Train and validate with them, and test with all:
-        --only names the queries that are sampled."""
+    parser.epilog = """Both keep the same number of judgments, a share R of all: --deep keeps all judgments of
+        a few random queries, --shallow a few random judgments of every query. Train and validate with the
+        sample and test with all judgments: --only names the queries to sample."""
     parser.add_argument("qrels", metavar="QRELS", help="judgments: TREC or BEIR, or irds:NAME")
     scheme = parser.add_mutually_exclusive_group(required=True)
-    scheme.add_argument("--deep", type=float, metavar="R", help="keep so large a share, by queries: 0.1")
-    scheme.add_argument("--shallow", type=float, metavar="R", help="keep so large a share of every query")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the choice (0)")
+    scheme.add_argument(
+        "--deep", type=float, metavar="R", help="share of the judgments to keep, by queries: 0.1"
+    )
+    scheme.add_argument(
+        "--shallow", type=float, metavar="R", help="share of the judgments to keep, of every query"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the choice (0)")
     parser.add_argument(
         "--only",
         metavar="Q",
@@ -34,17 +38,17 @@ def add_arguments(parser: ArgumentParser) -> None:
 def main(
     qrels: str, deep: float | None, shallow: float | None, seed: int, only: str | None, output: Path
 ) -> None:
-    """Keep a share of relevance judgments: all of a few queries, or a few of all queries."""
+    """Sample a share of relevance judgments: all of a few queries, or a few of all queries."""
     check_standard_input(qrels, only)
     check_output(output, qrels, only)
     if output.is_dir():
         raise InputError(f"{output} is a folder", remedy="give the name of a file")
     judgments = read_qrels(qrels)
     if not judgments:
-        raise InputError("no judgment in it", remedy="check the file", path=qrels)
+        raise InputError("contains no judgments", remedy="check the file", path=qrels)
     wanted = None if only is None else {query.id for query in read_queries(only)}
     if wanted is not None and not wanted & judgments.keys():
-        raise InputError("no query of it is judged", remedy="check that ids are alike", path=only)
+        raise InputError("none of its queries is judged", remedy="check that the query ids match", path=only)
     rate = deep if deep is not None else shallow
     assert rate is not None
     kept = sample_judgments(

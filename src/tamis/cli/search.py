@@ -6,12 +6,12 @@ import math
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tamis.base.documents import Query
-from tamis.base.errors import InputError, TamisError
+from tamis.base.errors import InputError
 from tamis.cli.arguments import (
     ArgumentParser,
     at_least_one,
@@ -23,15 +23,15 @@ from tamis.cli.console import counted, doing, duration, note, print_json, printa
 from tamis.cli.outputs import check_cache, named_in
 from tamis.cli.snippet import Piece, highlight, snippet
 from tamis.core.defaults import INTERACTIVE
+from tamis.core.executor import each_stage
 from tamis.core.language import parse
 from tamis.core.plan import rerankers, work_done
+from tamis.core.pool import ModelPool
 from tamis.core.ranking import Ranking, ScoreKind, Span
 from tamis.core.registry import check_searches
 from tamis.core.runtime import Device, Precision, Runtime
-from tamis.core.stage import Pipeline, Stage, TopK
-from tamis.index.feedback import RM3
+from tamis.core.stage import Stage
 from tamis.index.index import Index, TermContribution
-from tamis.index.retriever import Retriever
 from tamis.rank.evidence import whole_sentences
 from tamis.text.analyze import Analyzer
 
@@ -77,7 +77,7 @@ def main(
     check_cache(cache, str(index), *named_in(pipeline))
     opened = Index.open(index)
     check_searches(parse(pipeline))
-    stage = opened.pipeline(pipeline, Runtime(device, precision, workers, cache))
+    stage = opened.pipeline(pipeline, Runtime(device, precision, workers, cache, ModelPool()))
     explanations: dict[str, Explanation] = {}
     if models := rerankers(stage):
         with doing("Loading the models"):
@@ -85,15 +85,16 @@ def main(
                 model.prepare()
         started = time.perf_counter()
         with doing(f"Ranking by {stage!r}"):
-            after = each_stage(stage % k, text)
+            after = each_stage(stage % k, Ranking(Query("0", text)))
         ranking, seconds = after[-1][1], time.perf_counter() - started
         if explain:
             explanations = {doc_id: places(after, doc_id) for doc_id in ranking.ids}
     else:
         ranking, seconds = timed(stage % k, text)
         if explain:
-            weights, model_of = expanded_query(stage, text)
-            explanations = {i: opened.explain(weights, model_of.model, i) for i in ranking.ids}
+            explanations = explained(each_stage(stage % k, Ranking(Query("0", text))))
+    if ranking.texts is None:  # of a search that leaves it to us
+        ranking = replace(ranking, texts=opened)
     if json:
         found = _as_json(ranking, repr(stage % k), seconds, explanations)
         print_json(found | ({"models": work_done(stage)} if models else {}))
@@ -106,14 +107,12 @@ def main(
     for each in models:
         cut = each.tally.truncation
         if cut.texts_cut or cut.queries_cut:
-            from tamis.rank.mono import Mono  # not before: a search without a model must not wait for it
-
-            whole = cut.texts_cut and isinstance(each, Mono)
-            note(f"{each!r}: {cut}" + (_INSTEAD if whole else ""))
+            note(f"{each!r}: {cut}" + (_INSTEAD if cut.texts_cut and each.pointwise else ""))
 
 
 def timed(stage: Stage, text: str) -> tuple[Ranking, float]:
-    """A query's ranking and its time; a query that had the compiled kernel loaded is asked again."""
+    """The ranking of a query and its time; if the compiled kernel was loaded meanwhile, the query runs
+    again."""
     while True:
         loaded = "tamis.index.kernel" in sys.modules
         started = time.perf_counter()
@@ -135,16 +134,6 @@ class Place(NamedTuple):
 Explanation = Sequence[TermContribution] | Sequence[Place]
 
 
-def each_stage(stage: Stage, text: str) -> list[tuple[Stage, Ranking]]:
-    """The ranking of a query after each stage of a pipeline."""
-    ranking = Ranking(Query("0", text))
-    after = []
-    for each in stage.stages if isinstance(stage, Pipeline) else (stage,):
-        (ranking,) = each.apply([ranking])
-        after.append((each, ranking))
-    return after
-
-
 def places(after: Sequence[tuple[Stage, Ranking]], doc_id: str) -> list[Place]:
     """Where each of those stages that had a document put it."""
     return [
@@ -155,20 +144,13 @@ def places(after: Sequence[tuple[Stage, Ranking]], doc_id: str) -> list[Place]:
     ]
 
 
-def expanded_query(stage: Stage, text: str) -> tuple[Mapping[str, float], Retriever]:
-    """The terms that the pipeline's last stage searched for, and the retriever it searched with."""
-    stages = stage.stages if isinstance(stage, Pipeline) else (stage,)
-    last = stages[-1].stage if isinstance(stages[-1], TopK) else stages[-1]
-    if isinstance(last, Retriever):
-        return last.index.weights(text), last
-    if isinstance(last, RM3) and len(stages) > 1:
-        before = Pipeline(stages[:-1])(text)
-        if isinstance(before.origin, Retriever):
-            return last.expand(before.origin.index, before), before.origin
-    raise TamisError(
-        f"{last!r} cannot be explained term by term",
-        remedy="leave out --explain, or use bm25, ql, tfidf or rm3",
-    )
+def explained(after: Sequence[tuple[Stage, Ranking]]) -> dict[str, Explanation]:
+    """What each term adds to the score of each document of the last ranking, or where terms do not say it,
+    where each stage put it."""
+    stage, ranking = after[-1]
+    before = after[-2][1] if len(after) > 1 else Ranking(ranking.query)
+    found = {doc_id: stage.explain(before, ranking, doc_id) for doc_id in ranking.ids}
+    return {doc_id: places(after, doc_id) if terms is None else terms for doc_id, terms in found.items()}
 
 
 def print_ranking(
@@ -203,7 +185,7 @@ def print_ranking(
 def _snippet(
     text: str, evidence: Sequence[Span], analyzer: Analyzer, terms: Mapping[str, float], width: int
 ) -> list[Piece]:
-    """What is shown of a text in lines of `width`; `evidence` is its passages, best first."""
+    """The part of a text to show, in lines of `width`; `evidence` is its passages, best first."""
     width -= 5  # words do not fill their lines
     best = whole_sentences(text, evidence[:1])
     if not best:

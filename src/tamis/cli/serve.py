@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from tamis.base.errors import MissingDependencyError
+from tamis.base.extras import install
 from tamis.cli.access import KEY, access_arguments, access_of, certificate_of, reloading
 from tamis.cli.arguments import ArgumentParser, at_least_one, pipeline_argument, runtime_arguments
 from tamis.cli.console import counted, note, warn
@@ -24,7 +25,7 @@ _DEFAULT = Limits()
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("index", metavar="IDX", type=Path, help="an index, made by `tamis index`")
-    pipeline_argument(parser, INTERACTIVE, " of requests that name none")
+    pipeline_argument(parser, INTERACTIVE, " for requests that name none")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=_port, default=8000, help="the port, 0 for any that is free (8000)")
     parser.add_argument(
@@ -32,19 +33,19 @@ def add_arguments(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="M",
-        help="a model that requests may name, beside those of P and those that come with tamis",
+        help="a model that requests may name, besides those of P and the bundled ones",
     )
     parser.add_argument(
         "--examples",
         type=Path,
         metavar="FILE",
-        help="queries that the page proposes, as `tamis run` reads them",
+        help="example queries for the page, as `tamis run` reads them",
     )
     parser.add_argument(
         "--no-tokens",
         dest="tokens",
         action="store_false",
-        help="do not tokenise, in the background, documents of which no tokens are kept beside the index",
+        help="do not tokenise in the background the documents that have no tokens beside the index",
     )
     access_arguments(parser)
     _limit_arguments(parser)
@@ -58,19 +59,21 @@ def _limit_arguments(parser: ArgumentParser) -> None:
         type=_duration,
         default=_DEFAULT.deadline,
         metavar="TIME",
-        help="after which a request gets what is finished, such as 500ms or 2s (2s)",
+        help="time after which a request gets what is finished, such as 500ms or 2s (2s)",
     )
     for name, default, about in (
-        ("queue", _DEFAULT.queue, "requests in work; the next get a 503"),
-        ("max-candidates", _DEFAULT.candidates, "candidates that a stage may keep, or a request bring"),
+        ("queue", _DEFAULT.queue, "requests in progress; further ones get a 503"),
+        ("max-candidates", _DEFAULT.candidates, "candidates that a stage may keep or a request may send"),
         ("max-inferences", _DEFAULT.inferences, "inferences that a request may take"),
-        ("max-body", _DEFAULT.body, "bytes of a request"),
+        ("max-body", _DEFAULT.body, "bytes in the body of a request"),
     ):
         group.add_argument(
             f"--{name}", type=at_least_one, default=default, metavar="N", help=f"{about} ({default:,})"
         )
     group.add_argument(
-        "--one-at-a-time", action="store_true", help="let no two requests share a model's batches, to compare"
+        "--one-at-a-time",
+        action="store_true",
+        help="do not share the batches of a model between requests, for comparison",
     )
 
 
@@ -117,7 +120,7 @@ def main(
         certificate = certificate_of(tls_cert, tls_key)
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
-            f"serving needs {error.name}, which is not installed", remedy="pip install 'tamis[serve]'"
+            f"serving needs {error.name}, which is not installed", remedy=install(error.name or "fastapi")
         ) from error
     from tamis.core.plan import rerankers
     from tamis.serve.background import tokens_in_background
@@ -132,11 +135,13 @@ def main(
 
     def started(url: str, local: bool) -> None:
         if not local and access.keys is None:
-            warn(f"anyone who reaches {host} may ask: set {KEY}, or give --api-key-file or --keys")
+            warn(
+                f"anyone who can reach {host} can send requests: set {KEY}, or give --api-key-file or --keys"
+            )
         note(f"{counted(len(opened), 'document')}, {pipelines.search(None).expression}: {url}")
 
     models = rerankers(pipelines.search(None).stage) if tokens else []
-    with tokens_in_background(opened, models[0].encoder) if models else nullcontext():
+    with tokens_in_background(opened, models[0].scorer) if models else nullcontext():
         serve(
             service,
             host,

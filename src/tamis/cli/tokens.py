@@ -21,7 +21,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--model", metavar="M", default="mono", help="a model: bundled, a folder, or a name on the hub (mono)"
     )
-    parser.add_argument("--revision", metavar="R", help="of a model on the hub")
+    parser.add_argument("--revision", metavar="R", help="revision of a model on the hub")
     json_argument(parser)
 
 
@@ -30,11 +30,12 @@ def main(index: Path, model: str, revision: str | None, json: bool) -> None:
 
     Reranking then does not tokenise them query by query. Models with the same tokenizer share the tokens.
     """
-    from tamis.infer.scorer import CrossEncoder
     from tamis.infer.tokens import build_tokens
+    from tamis.models.bundled import open_model
+    from tamis.models.tokenizer import open_tokenizer
 
     opened = Index.open(index)
-    tokenizer = CrossEncoder(model, revision=revision).tokenizer
+    tokenizer = open_tokenizer(open_model(model, revision))
     started = time.perf_counter()
     stored = sum(map(len, opened.segments))  # deleted ones too
     with progress("Tokenising", "documents", stored) as advance:
@@ -61,19 +62,19 @@ def tokens_argument(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--tokens",
         action=argparse.BooleanOptionalAction,
-        help="keep the tokens that the bundled models read beside the index, so that no search has to make "
+        help="keep the tokens of the bundled models beside the index, so that searches need not make "
         f"them (if at most {AT_ONCE:,} documents lack them)",
     )
 
 
 def keep_tokens(index: Path, wanted: bool | None) -> None:
-    """Make the tokens that the bundled models read and an index lacks; unless told, where that takes seconds.
-    The index is whole without them: what goes wrong is an error only for whoever asked for them."""
+    """Make the missing tokens of an index for the bundled models; by default only if that takes seconds. The
+    index is complete without them: a failure is an error only if the tokens were requested."""
     if wanted is False:
         return
-    # not before: what indexes without tokens must not wait for it
-    from tamis.infer.scorer import bundled_tokenizer
+    # imported late: indexing without tokens need not wait for it
     from tamis.infer.tokens import build_tokens, untokenised
+    from tamis.models.bundled import bundled_tokenizer
 
     try:
         opened, tokenizer = Index.open(index), bundled_tokenizer()

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from tamis.base.errors import InputError
+from tamis.base.errors import InputError, some
 from tamis.cli.arguments import ArgumentParser, at_least_one, json_argument, runtime_arguments
 from tamis.cli.candidates import check_given, given_arguments, given_run, index_argument
 from tamis.cli.console import counted, print_json, print_table, printable, progress, stdout, warn
@@ -20,7 +20,7 @@ from tamis.evaluate.budget import Budget, frontier
 from tamis.evaluate.candidates import candidates, expression_of
 from tamis.evaluate.grid import check_holes, parse_grid, settings
 from tamis.evaluate.measures import parse_measures
-from tamis.evaluate.report import html, method, summary
+from tamis.evaluate.report import frontier_said, html, method, summary
 from tamis.evaluate.tradeoff import TIMED, Search, Tradeoff, cells, milliseconds, trade_off
 from tamis.evaluate.tradeoff_plot import plots
 from tamis.formats import CorpusFormat, TopicField, read_qrels, read_queries
@@ -30,12 +30,10 @@ from tamis.storage.files import atomic_write
 if TYPE_CHECKING:
     from rich.table import Table
 
-_NAMED = 10  # how many queries a warning names
-
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.epilog = """Settings share their work: the scores of the largest k0 serve the smaller ones, and
-        pairs are scored once for all aggregations. What is reported is the cost of each setting alone:
+        pairs are scored once for all aggregations. The report gives the cost of each setting alone:
         inferences are counted, and times measured on --timed queries, one at a time, with nothing cached."""
     index_argument(parser)
     parser.add_argument("queries", metavar="QUERIES", help="JSONL (BEIR), TSV, TREC topics or irds:NAME")
@@ -54,13 +52,15 @@ def add_arguments(parser: ArgumentParser) -> None:
         action="append",
         required=True,
         help="what to try: k0=10,50,100 or k1=0:20:5 (first, last and step); once for each name. "
-        "%% 0 and duo(k=0) mean without the stages that get no candidates",
+        "%% 0 and duo(k=0) leave out the stages that get no candidates",
     )
-    parser.add_argument("-m", "--measure", default="nDCG@10", metavar="NAME", help="the value (nDCG@10)")
+    parser.add_argument(
+        "-m", "--measure", default="nDCG@10", metavar="NAME", help="the measure of effectiveness (nDCG@10)"
+    )
     parser.add_argument(
         "--budget",
         metavar="B",
-        help="what a query may cost: 50ms or 1.5s (for 95 queries in 100) or 500inf (inferences, the mean)",
+        help="budget per query: 50ms or 1.5s (for 95 queries in 100) or 500inf (mean inferences)",
     )
     parser.add_argument(
         "--search",
@@ -79,14 +79,20 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--timed", type=int, default=TIMED, metavar="N", help=f"how many queries are timed, or 0 ({TIMED})"
     )
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of the order of queries and the bootstrap (0)"
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="seed of the order of queries and of the bootstrap (0)",
     )
     parser.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="the report, .html; or everything as .json"
+        "-o", "--output", metavar="FILE", type=Path, help="the report (.html), or everything as .json"
     )
-    parser.add_argument("--plots", metavar="DIR", type=Path, help="write each plot there, as an SVG file")
     parser.add_argument(
-        "--lines", metavar="NAME", help="the parameter whose values the plots tell apart (the last)"
+        "--plots", metavar="DIR", type=Path, help="write each plot to this folder, as an SVG file"
+    )
+    parser.add_argument(
+        "--lines", metavar="NAME", help="the parameter with a line per value in the plots (the last)"
     )
     given_arguments(parser)
     parser.add_argument(
@@ -124,7 +130,7 @@ def main(
     cache: Path | None,
     json: bool,
 ) -> None:
-    """Measure what the settings of a pipeline are worth and what they cost, and choose one."""
+    """Measure the effectiveness and cost of a pipeline's settings, and choose one."""
     parse_measures([measure])
     values = parse_grid(grid)
     check_holes(pipeline, values)
@@ -136,7 +142,7 @@ def main(
     check_cache(cache, *reads)
     _check(output, timed)
     if lines is not None and lines not in values:
-        raise InputError(f"the grid has no {lines} to tell apart", remedy=f"use {', '.join(values)}")
+        raise InputError(f"the grid has no parameter {lines}", remedy=f"use {', '.join(values)}")
     wanted = read_queries(queries, field=field)
     judgments = read_qrels(qrels)
     runtime = Runtime(device, precision, workers, cache)
@@ -173,8 +179,8 @@ def main(
     }
     _write(found, about, pipeline, output, plots, lines)
     if found.left_out:
-        some = ", ".join(found.left_out[:_NAMED]) + (", ..." if len(found.left_out) > _NAMED else "")
-        warn(f"{counted(len(found.left_out), 'judged query is', 'judged queries are')} not given: {some}")
+        left_out = counted(len(found.left_out), "judged query is", "judged queries are")
+        warn(f"{left_out} not given: {some(found.left_out)}")
     if json:
         print_json(about)
     else:
@@ -183,9 +189,11 @@ def main(
 
 def _check(output: Path | None, timed: int) -> None:
     if output is not None and (output.is_dir() or output.suffix not in (".html", ".json")):
-        raise InputError(f"{output} is no name for a report", remedy="use one that ends in .html or .json")
+        raise InputError(
+            f"{output} is not a valid name for a report", remedy="use one that ends in .html or .json"
+        )
     if timed < 0:
-        raise InputError(f"{timed} queries to be timed", remedy="use 0 or more")
+        raise InputError(f"cannot time {timed} queries", remedy="use 0 or more")
 
 
 def _watch(what: str, of: str, number: int) -> AbstractContextManager[Callable[[int], object]]:
@@ -218,7 +226,7 @@ def _write(
 
 def _print(found: Tradeoff) -> None:
     print_table(stdout(), _table(found, frontier(found.points, found.kind)))
-    for sentence in summary(found):
+    for sentence in filter(None, [frontier_said(found, found.kind), *summary(found)]):
         stdout().print(printable(sentence))
     if found.alone:
         stdout().print(printable(method(found)[0]), style="dim")

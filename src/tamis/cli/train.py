@@ -10,17 +10,14 @@ from tamis.core.runtime import Device
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    training_arguments(parser)
+    training_arguments(parser, "train")
 
 
 def main(recipe: Path, out: Path, resume: bool, device: Device, json: bool) -> None:
-    """Train a ranker by a recipe. A run that was killed goes on with the same command and --resume.
+    """Train a ranker from a recipe. After a kill, the same command with --resume continues the training.
 
     On several cards: torchrun --standalone --nproc-per-node=N --no-python tamis train RECIPE --out DIR
     """
-    from tamis.train.cascade_recipe import CascadeRecipe
-    from tamis.train.listwise_recipe import ListRecipe
-    from tamis.train.longdoc_recipe import LongRecipe
     from tamis.train.recipe import read_recipe
 
     plan = read_recipe(recipe)
@@ -32,20 +29,7 @@ def main(recipe: Path, out: Path, resume: bool, device: Device, json: bool) -> N
 
             say_folds(train_folds(plan, out, device=device, resume=resume, watch=Shown()), measure, json)
             return
-        if isinstance(plan, LongRecipe):
-            from tamis.train import longdoc
+        from tamis.train.ranking import train_by_recipe
 
-            result = longdoc.train_by_recipe(plan, out, device=device, resume=resume, watch=Shown())
-        elif isinstance(plan, CascadeRecipe):
-            from tamis.train import cascade
-
-            result = cascade.train_by_recipe(plan, out, device=device, resume=resume, watch=Shown())
-        elif isinstance(plan, ListRecipe):
-            from tamis.train import listwise
-
-            result = listwise.train_by_recipe(plan, out, device=device, resume=resume, watch=Shown())
-        else:
-            from tamis.train import ranking as loop
-
-            result = loop.train_by_recipe(plan, out, device=device, resume=resume, watch=Shown())
+        result = train_by_recipe(plan, out, device=device, resume=resume, watch=Shown())
     say(result, out, measure, json)

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from tamis.base.errors import InputError, MissingDependencyError
-from tamis.cli.arguments import ArgumentParser, json_argument
+from tamis.base.extras import install
+from tamis.cli.arguments import ArgumentParser, Paragraphs, json_argument
 from tamis.cli.console import LOG_EVERY, counted, duration, note, print_json, progress, warn
 from tamis.cli.outputs import check_output, strings_in
 from tamis.core.runtime import Device
@@ -26,18 +27,23 @@ if TYPE_CHECKING:
     from tamis.train.loop import Result
 
 
-def training_arguments(parser: ArgumentParser) -> None:
+def training_arguments(parser: ArgumentParser, command: str) -> None:
+    from tamis.train.bases import bundled_for
+
+    recipes = (f"  {name}  {what}" for name, what in bundled_for(command).items())
+    parser.formatter_class = Paragraphs
+    parser.epilog = "\n".join(["bundled recipes, which a recipe may also have as its base:\n", *recipes])
     parser.add_argument(
-        "recipe", metavar="RECIPE", type=Path, help="a TOML file, or the name of a bundled recipe"
+        "recipe", metavar="RECIPE", type=Path, help="a TOML file, or the name of a bundled recipe (below)"
     )
     parser.add_argument(
         "--out",
         metavar="DIR",
         type=Path,
         required=True,
-        help="gets best/ and last/, models; log.jsonl; and state/, to go on from",
+        help="output folder: the models best/ and last/, log.jsonl, and state/ for --resume",
     )
-    parser.add_argument("--resume", action="store_true", help="go on after an interruption")
+    parser.add_argument("--resume", action="store_true", help="resume after an interruption")
     parser.add_argument(
         "--device", choices=get_args(Device), default="auto", help="where to train (auto: CUDA, mps or cpu)"
     )
@@ -60,31 +66,32 @@ def check_out(out: Path, recipe: Path) -> None:
         with storage_errors(out):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     if find_spec("torch") is None:
-        raise MissingDependencyError(
-            "training needs torch, which is not installed", remedy="pip install 'tamis[torch]'"
-        )
+        raise MissingDependencyError("training needs torch, which is not installed", remedy=install("torch"))
 
 
 @contextmanager
 def resumable(out: Path, resume: bool) -> Iterator[None]:
-    """Who interrupts the training is told how it goes on; who goes on where nothing was begun, that too."""
-    from tamis.train.state import LAST, STATE
+    """Report how to resume after an interruption, and warn if --resume finds nothing to resume."""
+    from tamis.train.state import BEFORE, BEST, LAST, LOG, STATE
 
     def begun(name: Path | str) -> bool:
         return (out / name).exists() or any(out.glob(f"*/{Path(name).as_posix()}"))
 
-    if resume and not begun(STATE) and not begun(LAST):  # perhaps the folder's name is mistyped
-        note(f"{out} has no training run in it: it begins anew")
+    if resume and not begun(STATE) and not begun(LAST):
+        if begun(BEST) or begun(LOG):
+            note(f"{out} contains {BEFORE}: it is started again")
+        else:  # perhaps the folder's name is mistyped
+            note(f"{out} contains no training run: a new one is started")
     try:
         yield
     except KeyboardInterrupt:
         if begun(STATE):
-            note(f"{out}: the same command with --resume goes on from the last checkpoint")
+            note(f"{out}: the same command with --resume continues from the last checkpoint")
         raise
 
 
 def say(result: Result, out: Path, measure: str, json: bool) -> None:
-    """What came of it."""
+    """Print the result of the training."""
     from tamis.train.state import read_log
 
     if not _first():
@@ -140,8 +147,8 @@ class Shown(Watch):
 
 @contextmanager
 def live(steps: int, measure: str, what: str = "Training") -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """A function to be told each line of the log: one line that changes on a terminal, now and then a line in
-    a log, and each time the dev run is measured."""
+    """A function that receives each line of the log: one changing line on a terminal, an occasional line in a
+    log, and a line for each dev run."""
     if not sys.stderr.isatty():
         yield _Lines(steps, measure, what)
         return

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tamis.base.errors import InputError
+from tamis.base.errors import InputError, some
 from tamis.cli.arguments import ArgumentParser, at_least_one, json_argument, runtime_arguments
 from tamis.cli.candidates import check_given, given_arguments, given_run, index_argument
 from tamis.cli.console import counted, print_json, print_table, printable, progress, stdout, warn
@@ -25,15 +25,13 @@ from tamis.formats.lines import check_column, check_columns
 from tamis.index.index import Index
 from tamis.storage.files import atomic_write
 
-_NAMED = 10  # how many queries a warning names
-
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.epilog = """Each fold takes the setting that is best on its training queries (of equal ones the
-        first in the order of the grid, the last parameter changing fastest) and ranks its test queries with
-        that; the test folds together are the run. Stages that settings begin with alike, and those inside of
-        interpolate and fuse, do their work once, and birch reads its sentences once for all its settings;
-        with --cache a model's scores survive an interruption."""
+    parser.epilog = """Each fold ranks its test queries with the setting that is best on its training queries
+        (ties: the first in the order of the grid, where the last parameter changes fastest); the test folds
+        together are the run. Stages that several settings share at the beginning, and those inside
+        interpolate and fuse, run once, and birch reads its sentences once for all its settings; with --cache
+        the scores of a model survive an interruption."""
     index_argument(parser)
     parser.add_argument("queries", metavar="QUERIES", help="JSONL (BEIR), TSV, TREC topics or irds:NAME")
     parser.add_argument("qrels", metavar="QRELS", help="judgments: TREC or BEIR, or irds:NAME")
@@ -53,18 +51,24 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="what to try: k1=0.4,0.9,1.2 or b=0.2:0.8:0.2 (first, last and step); once for each name",
     )
     folds = parser.add_mutually_exclusive_group()
-    folds.add_argument("--folds", type=at_least_one, default=5, metavar="N", help="how many to make (5)")
+    folds.add_argument(
+        "--folds", type=at_least_one, default=5, metavar="N", help="how many folds to make (5)"
+    )
     folds.add_argument(
         "--fold-file",
         nargs="+",
         metavar="F",
-        help="the folds: JSON as of Anserini or Capreolus, lines of query and fold, or a file for each fold",
+        help="the folds: JSON as in Anserini or Capreolus, lines of query and fold, or one file per fold",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the folds that are made (0)")
-    parser.add_argument("--save-folds", type=Path, metavar="F", help="write the folds that are made there")
-    parser.add_argument("-m", "--measure", default="AP", metavar="NAME", help="what should be large (AP)")
     parser.add_argument(
-        "-k", type=at_least_one, default=1000, metavar="N", help="how many results a query (1000)"
+        "--seed", type=int, default=0, metavar="N", help="seed of the folds that are made (0)"
+    )
+    parser.add_argument(
+        "--save-folds", type=Path, metavar="F", help="write the folds that are made to this file"
+    )
+    parser.add_argument("-m", "--measure", default="AP", metavar="NAME", help="the measure to maximise (AP)")
+    parser.add_argument(
+        "-k", type=at_least_one, default=1000, metavar="N", help="how many results per query (1000)"
     )
     run_arguments(parser, "the TREC run of the test folds")
     given_arguments(parser)
@@ -112,7 +116,7 @@ def main(
     wanted = read_queries(queries, field=field)
     judgments = read_qrels(qrels)
     if not wanted:
-        raise InputError("no query in it", remedy="check the file and its format", path=queries)
+        raise InputError("contains no queries", remedy="check the file and its format", path=queries)
     check_columns((query.id for query in wanted), "query id")
     chosen = _folds(judgments, [query.id for query in wanted], folds, fold_file, seed)
     if save_folds is not None:
@@ -148,12 +152,12 @@ def main(
             stream.write(json_lines.dumps(about, indent=2, ensure_ascii=False) + "\n")
     if result.left_out:
         left_out = counted(len(result.left_out), "query is", "queries are")
-        warn(f"{left_out} in no test fold: {_some(result.left_out)}")
+        warn(f"{left_out} in no test fold: {some(result.left_out)}")
     asked = {query.id for query in wanted}
     unknown = [qid for qid in _ids_of(chosen) if qid not in asked]
     if unknown:
         left_out = counted(len(unknown), "query of the folds is", "queries of the folds are")
-        warn(f"{left_out} not in {queries}, and left out: {_some(unknown)}")
+        warn(f"{left_out} not in {queries}, and left out: {some(unknown)}")
     if json:
         print_json({"run": str(output), **about})
     elif output.is_file():
@@ -171,10 +175,6 @@ def _folds(
 def _ids_of(folds: Sequence[Fold]) -> list[str]:
     """The queries that folds name, each once."""
     return list(dict.fromkeys(qid for fold in folds for qid in (*fold.test, *fold.seen)))
-
-
-def _some(ids: Sequence[str]) -> str:
-    return ", ".join(ids[:_NAMED]) + (", ..." if len(ids) > _NAMED else "")
 
 
 def _print(result: CrossValidation, output: Path) -> None:

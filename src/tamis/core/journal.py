@@ -34,7 +34,7 @@ SYNC_EVERY = 5.0  # seconds of work that a power cut may cost; a kill costs the 
 _MAGIC = b"tamis journal "
 _FRAME = struct.Struct("<IQ")  # length and checksum of a record
 _LONGEST_HEADER = 1 << 24  # bytes; so that a file of something else is not searched for the end of its line
-_START_OVER = "give another file name, or delete it to begin again"
+_START_OVER = "give another file name, or delete it to start again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ class Job:
         'the index, run or model behind bm25 has changed since the journal was begun'
         """
         if self.pipeline != now.pipeline:
-            return f"the journal is of the pipeline {self.pipeline}, not of {now.pipeline}"
+            return f"the journal belongs to the pipeline {self.pipeline}, not to {now.pipeline}"
         if self.queries != now.queries:
-            return f"the journal is of {self.count:,} other queries, not of these {now.count:,}"
+            return f"the journal belongs to {self.count:,} other queries, not to these {now.count:,}"
         changed = [then[0] for then, this in zip(self.stages, now.stages, strict=False) if then != this]
         what = " and ".join(changed) or self.pipeline
         return f"the index, run or model behind {what} has changed since the journal was begun"
@@ -145,7 +145,7 @@ class Journal(Record):
             raise InputError(begun.difference(job), remedy=_START_OVER, path=self.path)
 
     def _begin(self, job: Job) -> None:
-        from tamis import __version__
+        from tamis.base.version import __version__
 
         body = _line(asdict(job) | {"at_once": self.at_once, "tamis": __version__})
         self._seed = xxhash.xxh3_64_intdigest(body)

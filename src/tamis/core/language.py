@@ -3,8 +3,10 @@
     pipeline = kept (">>" kept)*
     kept     = stage ("%" whole number)*          `%` binds tighter than `>>`, as in Python
     stage    = name ["(" [argument ("," argument)*] ")"] | "(" pipeline ")"
-    argument = pipeline | value | name "=" value | "choose" "=" pipeline
+    argument = pipeline | value | name "=" (pipeline | value)
     value    = number | true | false | none | word | "quoted text"
+
+An option is a stage where its signature says so (`choose=bm25`), and a bare word is a value elsewhere.
 
 A name of `tamis.core.defaults` stands for a whole pipeline: `fast` is read as that pipeline in parentheses.
 
@@ -36,7 +38,7 @@ class Call:
 
     def __str__(self) -> str:
         inside = [_print_argument(argument) for argument in self.arguments]
-        inside += [f"{name}={_print_option(name, value)}" for name, value in self.options]
+        inside += [f"{name}={_print_option(self.name, name, value)}" for name, value in self.options]
         return f"{self.name}({', '.join(inside)})" if inside else self.name
 
 
@@ -93,9 +95,7 @@ _QUOTED = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
 _TOKEN = re.compile(rf"\s*(?:(?P<op>>>|[%(),=])|(?P<quoted>{_QUOTED.pattern})|(?P<number>{_NUMBER.pattern})"
                     rf"|(?P<word>{_WORD.pattern})|(?P<end>\Z))")  # fmt: skip
 _NAME = re.compile(r"[a-z_][a-z0-9_]*")
-_CONSTANTS: dict[str, Value] = {"true": True, "false": False, "none": None}
-#: Options whose value is a stage: of a bare word, only the name says whether it is one.
-_OF_STAGES = frozenset({"choose"})
+CONSTANTS: dict[str, Value] = {"true": True, "false": False, "none": None}
 _MOST_DIGITS = 18  # what fits 64 bits
 _DEEPEST = 50  # stages within stages
 _FORM = 'write it like bm25(k1=1.2) % 100 >> mono(model="a folder")'
@@ -148,7 +148,7 @@ class _Parser:
             match = _TOKEN.match(text, at)
             if match is None or match.lastgroup is None:
                 start = len(text) - len(text[at:].lstrip())
-                raise self.error(f"{text[start]!r} means nothing here", start, _FORM)
+                raise self.error(f"{text[start]!r} is not expected here", start, _FORM)
             self.tokens.append((match.lastgroup, match[match.lastgroup], match.start(match.lastgroup)))
             at = match.end()
         self.next = 0
@@ -211,12 +211,12 @@ class _Parser:
     def named(self, name: str) -> Node:
         if self.peek("op", "("):
             at, remedy = self.tokens[self.next][2], f"write it out to change it: {NAMED[name]}"
-            raise self.error(f"{name} is a whole pipeline and takes nothing", at, remedy)
+            raise self.error(f"{name} is a whole pipeline and takes no options", at, remedy)
         return parse(NAMED[name])
 
     def call(self, name: str) -> Call:
         at = self.tokens[self.next - 1][2]
-        if not _NAME.fullmatch(name) or name in _CONSTANTS:
+        if not _NAME.fullmatch(name) or name in CONSTANTS:
             raise self.error(f"{quoted(name)} is not the name of a stage (lower case)", at)
         if not self.peek("op", "("):
             return Call(name)
@@ -232,7 +232,7 @@ class _Parser:
                 self.take()
                 if option in options:
                     raise self.error(f"{option[:QUOTED]} is given twice", at)
-                options[option] = self.argument() if option in _OF_STAGES else self.value()
+                options[option] = self.argument() if _takes_stage(name, option) else self.value()
             elif options:
                 raise self.error("a plain argument must come before name=value", at)
             else:
@@ -241,14 +241,14 @@ class _Parser:
         return Call(name, tuple(arguments), tuple(options.items()))
 
     def argument(self) -> Node | Value:
-        word = self.peek("word") and self.tokens[self.next][1] not in _CONSTANTS
+        word = self.peek("word") and self.tokens[self.next][1] not in CONSTANTS
         return self.pipeline() if word or self.peek("op", "(") else self.value()
 
     def value(self) -> Value:
         kind, found, at = self.tokens[self.next]
         if kind == "word":
             self.take()
-            return _CONSTANTS.get(found, found)
+            return CONSTANTS.get(found, found)
         if kind == "number":
             return self.number()
         if kind == "quoted":
@@ -256,7 +256,7 @@ class _Parser:
             try:
                 return str(json.loads(found))
             except json.JSONDecodeError:
-                raise self.error(f"{found[:QUOTED]} is not a well-formed text", at) from None
+                raise self.error(f"{found[:QUOTED]} is not a valid quoted text", at) from None
         raise self.error(f"expected a value, found {quoted(found)}" if found else "expected a value", at)
 
     def number(self) -> int | float:
@@ -268,10 +268,17 @@ class _Parser:
         return int(found) if whole else float(found)
 
 
-def _print_option(name: str, value: Node | Value) -> str:
-    if name in _OF_STAGES or isinstance(value, Node):
-        return _print_argument(value)
-    return _print_value(value)
+def _takes_stage(stage: str, option: str) -> bool:
+    from tamis.core.registry import takes_stage  # which reads signatures: what is printed is in none of them
+
+    return takes_stage(stage, option)
+
+
+def _print_option(stage: str, name: str, value: Node | Value) -> str:
+    if isinstance(value, Node):
+        return str(value)
+    word = isinstance(value, str) and _WORD.fullmatch(value)
+    return _print_argument(value) if word and _takes_stage(stage, name) else _print_value(value)
 
 
 def _print_argument(argument: Node | Value) -> str:
@@ -283,7 +290,7 @@ def _print_argument(argument: Node | Value) -> str:
 
 def _print_value(value: Value) -> str:
     if isinstance(value, str):
-        bare = _WORD.fullmatch(value) and value not in _CONSTANTS
+        bare = _WORD.fullmatch(value) and value not in CONSTANTS
         return value if bare else _quoted(value)
     if isinstance(value, bool) or value is None:
         return str(value).lower()

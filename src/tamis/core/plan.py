@@ -6,43 +6,24 @@ model take, times the number.
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from tamis.base.arrays import Array
 from tamis.base.documents import Query
+from tamis.core.cost import Bound, Step
+from tamis.core.model_stage import ModelStage
 from tamis.core.ranking import Ranking
-from tamis.core.stage import Pipeline, Stage, TopK
-from tamis.index.dependence import SDM
-from tamis.index.feedback import RM3
-from tamis.index.retriever import DEPTH, Retriever
-from tamis.rank.early_exit import IfUnsure
-from tamis.rank.given_run import GivenRun
-
-if TYPE_CHECKING:
-    from tamis.rank.reranker import Reranker
+from tamis.core.stage import Role, Stage
 
 _SAMPLED = 4  # queries
 _DEPTH = 64  # candidates of each
 _LONG_ENOUGH = 0.5  # seconds: what takes so long says how long the rest takes
 _ENOUGH = 500  # inferences
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One stage of a plan; the arrays have a number for each query."""
-
-    stage: Stage
-    enter: Array  # candidates that it gets
-    leave: Array  # candidates that it hands on
-    inferences: Array
-    model: Reranker | None = None
-    part: bool = False  # of the next step: it chooses what that one's model reads, in that one's time
 
 
 def plan(stage: Stage, candidates: Sequence[int] | Array) -> list[Step]:
@@ -57,57 +38,7 @@ def plan(stage: Stage, candidates: Sequence[int] | Array) -> list[Step]:
     >>> mono.inferences.tolist(), duo.enter.tolist(), duo.inferences.tolist()
     ([1000, 20], [50, 20], [870, 380])
     """
-    return _plan(stage, np.asarray(candidates, dtype=np.int64), None)
-
-
-def _plan(stage: Stage, enter: Array, depth: int | None) -> list[Step]:
-    """The last step is the stage's own."""
-    none = np.zeros_like(enter)
-    if isinstance(stage, Pipeline):
-        steps: list[Step] = []
-        for each in stage.stages:
-            steps += _plan(each, enter, depth if each is stage.stages[-1] else None)
-            enter = steps[-1].leave
-        return steps
-    if isinstance(stage, TopK):
-        k = stage.k if depth is None else min(stage.k, depth)
-        *before, last = _plan(stage.stage, enter, k)
-        return [*before, replace(last, stage=stage, leave=np.minimum(last.leave, k))]
-    if isinstance(stage, Retriever | SDM | RM3):
-        documents = DEPTH if depth is None else depth
-        if not isinstance(stage, RM3):
-            documents = min(documents, len(stage.index))
-        return [Step(stage, enter, np.full_like(enter, documents), none)]
-    if (model := _reranker(stage)) is not None:
-        chosen_by = [
-            Step(part, enter, enter, _for_each(enter, model.choosing), _reranker(part), part=True)
-            for part in model.parts
-        ]
-        return [*chosen_by, Step(stage, enter, enter, _for_each(enter, model.inferences), model)]
-    if isinstance(stage, IfUnsure):
-        # which queries will be sure is not known before: at most, none is; those that are keep what they have
-        steps = _plan(stage.stage, enter, depth)
-        return [*steps, Step(stage, enter, np.maximum(enter, steps[-1].leave), none)]
-    from tamis.rank.groupwise import Groupwise  # not before: a plain search need not wait for it
-    from tamis.rank.ltr import LTR
-    from tamis.rank.ltr_features import first_stage
-
-    if isinstance(stage, LTR | Groupwise):
-        # it keeps the candidates that come in, whatever its stages find; those that search score them only
-        asked = (
-            _plan(part, enter, None) if first_stage(part) is None else [Step(part, enter, enter, none)]
-            for part in stage.parts
-        )
-        return [*(step for steps in asked for step in steps), Step(stage, enter, enter, none)]
-    inside = [_plan(part, enter, None) for part in stage.parts]
-    # of several stages' candidates some may be the same: no more than the sum
-    leave = sum((steps[-1].leave for steps in inside), start=none) if inside else enter
-    return [*(step for steps in inside for step in steps), Step(stage, enter, leave, none)]
-
-
-def _for_each(numbers: Array, count: Callable[[int], int]) -> Array:
-    known = {number: count(number) for number in np.unique(numbers).tolist()}
-    return np.array([known[number] for number in numbers.tolist()], dtype=np.int64)
+    return stage.cost(np.asarray(candidates, dtype=np.int64))
 
 
 def counts(stage: Stage) -> Literal["exact", "most", "least", "either"]:
@@ -118,25 +49,23 @@ def counts(stage: Stage) -> Literal["exact", "most", "least", "either"]:
     >>> [counts(build(text)) for text in ("mono", "maxp(mono)", "birch(mono)", "maxp(mono) >> birch(mono)")]
     ['exact', 'most', 'least', 'either']
     """
-    said = {model.counts for model in rerankers(stage)} - {"exact"}
-    if any(isinstance(part, Retriever | SDM | RM3 | IfUnsure) for part in walk(stage)):
-        said.add("most")
-    return "either" if len(said) > 1 else next(iter(said), "exact")
+    said = set(map(_bound, walk(stage)))
+    if {"most", "least"} <= said:
+        return "either"
+    return "most" if "most" in said else "least" if "least" in said else "exact"
+
+
+def _bound(stage: Stage) -> Bound:
+    return stage.counts or ("most" if stage.role is Role.FINDS else "exact")
 
 
 # -- models at work
 # ------------------------------------------------------------------------------------------------------------
 
 
-def rerankers(stage: Stage) -> list[Reranker]:
+def rerankers(stage: Stage) -> list[ModelStage]:
     """The stages with a model that a stage is made of, in their order."""
-    return [model for part in walk(stage) if (model := _reranker(part)) is not None]
-
-
-def _reranker(stage: Stage) -> Reranker | None:
-    module = sys.modules.get("tamis.rank.reranker")
-    # not imported: then there is none, and a search that does without must not wait for the import
-    return stage if module is not None and isinstance(stage, module.Reranker) else None
+    return [part for part in walk(stage) if isinstance(part, ModelStage)]
 
 
 def walk(stage: Stage) -> Iterator[Stage]:
@@ -183,7 +112,7 @@ class Calibration(NamedTuple):
 
 def sample(stage: Stage, queries: Sequence[Query]) -> list[Ranking]:
     """A few of the queries with a few candidates each: those that the pipeline's first stage has for them."""
-    firsts = (part for part in walk(stage) if isinstance(part, Retriever | SDM | GivenRun))
+    firsts = (part for part in walk(stage) if part.role is Role.FINDS and not part.searches_again)
     first = next(firsts, None)
     if first is None or not queries:
         return []
@@ -192,7 +121,7 @@ def sample(stage: Stage, queries: Sequence[Query]) -> list[Ranking]:
     return [ranking.head(_DEPTH) for ranking in found if ranking]
 
 
-def calibrate(stage: Reranker, rankings: Sequence[Ranking]) -> Calibration | None:
+def calibrate(stage: ModelStage, rankings: Sequence[Ranking]) -> Calibration | None:
     """Time a model on the first candidates of some rankings: of ever more, until it takes long enough to say
     something. It should have no cache, which would be timed too. None where there is nothing to infer."""
     stage.prepare()

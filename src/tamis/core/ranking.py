@@ -115,7 +115,7 @@ class Ranking:
     def __post_init__(self) -> None:
         if len(self.ids) != len(self.scores):
             raise TamisError(
-                f"{len(self.ids)} ids with {len(self.scores)} scores", remedy="give one score an id"
+                f"{len(self.ids)} ids with {len(self.scores)} scores", remedy="give one score per id"
             )
         if self.scores.flags.writeable:  # an array of the caller, who may go on changing it
             scores = self.scores.copy()
@@ -156,6 +156,20 @@ class Ranking:
         """The first k candidates."""
         return self if k >= len(self.ids) else replace(self, ids=self.ids[:k], scores=self.scores[:k])
 
+    def found(
+        self, ids: Sequence[str], scores: Sequence[float] | Array, texts: Texts | None, origin: Stage
+    ) -> Ranking:
+        """What a search has found for the query, in its order: `texts` has the documents, `origin` is the
+        stage that searched.
+
+        >>> from tamis.core.registry import build
+        >>> Ranking(Query("q", "sieve")).found(["d1", "d2"], [0.5, 1.5], None, build("rm3")).ids
+        ('d2', 'd1')
+        """
+        given = np.asarray(scores, dtype=np.float64)
+        found = replace(self, ids=tuple(ids), scores=given, texts=texts, origin=origin, evidence={})
+        return found.rescored(given, ScoreKind.RETRIEVAL)
+
     def rescored(self, scores: Array, kind: ScoreKind) -> Ranking:
         """The same candidates with new scores, in their new order.
 
@@ -176,7 +190,7 @@ class Ranking:
         ('d2', 'd1')
         """
         if len(scores) != len(self.ids) or not np.array_equal(np.sort(order), np.arange(len(self.ids))):
-            raise TamisError("scores or an order that are not of these candidates")
+            raise TamisError("the scores or the order do not belong to these candidates")
         # the sigmoid of a smaller margin may be larger by its last bit
         ranked = np.minimum.accumulate(scores[order])
         if not np.allclose(ranked, scores[order], rtol=1e-6, atol=0):

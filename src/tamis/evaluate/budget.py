@@ -1,5 +1,5 @@
-"""Operating points: what a setting of a pipeline is worth and what it costs, which of them are worth their
-cost, which is the best within a budget, and how sure that is."""
+"""Operating points: the value and cost of each setting of a pipeline, the frontier, the best setting within a
+budget, and the confidence in that choice."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ _AT_ONCE = 500  # resamples
 
 
 class Latency(NamedTuple):
-    """Of a query, in milliseconds: of half of the queries it is no more than p50, of 95 in 100 no more than
-    p95."""
+    """The time per query in milliseconds: at most p50 for half of the queries, at most p95 for 95 in 100."""
 
     p50: float
     p95: float
@@ -40,17 +39,26 @@ class Latency(NamedTuple):
         return cls(round(1000 * p50, 3), round(1000 * p95, 3))
 
 
+class Ceiling(NamedTuple):
+    """The measure if the documents that a setting ranks were in the best order, and how many there are of a
+    query at most: fewer than the measure reads."""
+
+    documents: int
+    value: float
+
+
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A setting of a pipeline: what it is worth, and what it costs alone."""
+    """A setting of a pipeline: its value, and its cost when run alone."""
 
     setting: Setting
     pipeline: str
     value: float  # of the measure, the mean over the queries that it was tried on
     per_query: dict[str, float]
-    inferences: float  # a query, the mean
+    inferences: float  # mean per query
     latency: Latency | None = None
     dropped_after: int | None = None  # queries, by a search that does not try all settings on all of them
+    ceiling: Ceiling | None = None
 
     def cost(self, kind: Cost) -> float:
         """Inferences, or the p95 in milliseconds; infinite where it was not timed."""
@@ -61,7 +69,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a query may cost: so many inferences, or so many milliseconds for 95 queries in 100."""
+    """A budget per query: a mean number of inferences, or milliseconds for 95 queries in 100."""
 
     limit: float
     kind: Cost
@@ -74,12 +82,12 @@ class Budget:
         """
         found = _BUDGET.fullmatch(text)
         if found is None or not float(found[1]):
-            raise InputError(f"{text!r} is no budget", remedy="write 50ms, 1.5s or 500inf")
+            raise InputError(f"{text!r} is not a valid budget", remedy="write 50ms, 1.5s or 500inf")
         limit = float(found[1]) * (1000 if found[2] == "s" else 1)
         return cls(limit, "inferences" if found[2] == "inf" else "latency")
 
     def __str__(self) -> str:
-        return f"{self.limit:.10g} {'inferences a query' if self.kind == 'inferences' else 'ms (p95)'}"
+        return f"{self.limit:.10g} {'inferences per query' if self.kind == 'inferences' else 'ms (p95)'}"
 
     def allows(self, point: Point) -> bool:
         return point.cost(self.kind) <= self.limit
@@ -129,8 +137,8 @@ def choose(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Choice | None:
-    """The best point that the budget allows; of equal ones the cheapest, in the budget's terms or those of
-    `kind`. None where it allows none.
+    """The best point within the budget; of equal ones the cheapest, in the unit of the budget or of `kind`.
+    None if there is none.
 
     >>> points = [Point({}, "", 0.5, {"a": 0.4, "b": 0.6}, 90), Point({}, "", 0.6, {"a": 0.5, "b": 0.7}, 900)]
     >>> choose(points).number, choose(points, Budget(100, "inferences")).number

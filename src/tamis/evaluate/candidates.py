@@ -3,24 +3,25 @@
     bm25 % {k0} >> mono % {k1} >> duo        with k1=0 is  bm25 % {k0} >> mono
     bm25 % {k0} >> mono >> duo(k={k1}) % 10  with k1=0 is  bm25 % {k0} >> mono % 10
 
-The first hands on no more than k1 documents. The second settles the first k1 and leaves the others below
-them, in mono's order: the fair one where k1 is smaller than the cutoff of the measure.
+The first hands on no more than k1 documents. The second reranks the first k1 and leaves the others below
+them, in mono's order: the fair one where k1 is smaller than the cutoff of the measure. It may be any stage
+that has a `top_option`, such as duo and listwise.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from tamis.base.errors import ExpressionError
 from tamis.core.language import Call, Keep, Node, Then, Value, keep, parse, then
-from tamis.core.registry import build
+from tamis.core.pool import shared
+from tamis.core.registry import declared, is_known
 from tamis.core.runtime import Runtime
 from tamis.core.stage import Stage
-from tamis.evaluate.first_stage import begun_with
-from tamis.evaluate.grid import Grid, Setting, fill, settings
-from tamis.evaluate.sharing import with_one_cache
+from tamis.evaluate.grid import Grid, Setting, builder, fill, settings
 
 if TYPE_CHECKING:
     from tamis.index.index import Index
@@ -30,10 +31,12 @@ _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 class Candidate(NamedTuple):
-    """A setting, without the parameters that its pipeline does not use, and the pipeline."""
+    """A setting, without the parameters that its pipeline does not use, and the pipeline; for the clock also
+    the same pipeline without a cache of scores."""
 
     setting: Setting
     stage: Stage
+    timed: Stage | None = None
 
 
 def candidates(
@@ -44,7 +47,8 @@ def candidates(
     first: Stage | None = None,
     runtime: Runtime | None = None,
 ) -> list[Candidate]:
-    """The pipelines of a grid, each once: without duo there is no aggregation to choose.
+    """The pipelines of a grid, each once: without duo there is no aggregation to choose. They share their
+    models and a cache of scores, which is in memory unless the runtime has one.
 
     `first` is the stage that `given` stands for, a run's candidates.
 
@@ -55,11 +59,22 @@ def candidates(
     {'k': 5, 'a': 'sum'} mono >> duo(k=5)
     {'k': 5, 'a': 'min'} mono >> duo(aggregate=min, k=5)
     """
-    runtime = with_one_cache(runtime or Runtime())
+    runtime = shared(runtime or Runtime())
     alike: dict[Node, list[Setting]] = {}
     for setting in settings(grid):
         alike.setdefault(expression_of(template, setting), []).append(setting)
-    return [Candidate(_used(those), _stage(node, index, first, runtime)) for node, those in alike.items()]
+    scored = builder(index, _with_cache(runtime), first)
+    timed = builder(index, replace(runtime, cache=None), first)
+    return [Candidate(_used(those), scored(node), timed(node)) for node, those in alike.items()]
+
+
+def _with_cache(runtime: Runtime) -> Runtime:
+    """With a cache in memory, unless it has one."""
+    if runtime.cache is not None:
+        return runtime
+    from tamis.storage.score_cache import ScoreCache
+
+    return replace(runtime, cache=ScoreCache(":memory:"))
 
 
 def expression_of(template: str, setting: Mapping[str, Value]) -> Node:
@@ -76,13 +91,19 @@ def expression_of(template: str, setting: Mapping[str, Value]) -> Node:
     for stage in node.stages if isinstance(node, Then) else (node,):
         call = stage.stage if isinstance(stage, Keep) else stage
         assert isinstance(call, Call)
-        if not (call.name == "duo" and ("k", 0) in call.options):
+        if not _reranks_none(call):
             kept.append(stage)
         elif isinstance(stage, Keep) and kept:
             kept[-1] = keep(kept[-1], stage.k)
     if not kept:
         raise ExpressionError(f"nothing is left of {template!r}", remedy="begin with a stage that ranks")
     return then(*kept)
+
+
+def _reranks_none(call: Call) -> bool:
+    """Whether a stage is told to rerank the first 0 candidates."""
+    option = getattr(declared(call.name), "top_option", None) if is_known(call.name) else None
+    return option is not None and (option, 0) in call.options
 
 
 def _cut_short(text: str) -> str:
@@ -104,10 +125,3 @@ def _used(alike: list[Setting]) -> Setting:
     """What settings with one pipeline have in common."""
     first = alike[0]
     return {name: value for name, value in first.items() if all(each[name] == value for each in alike)}
-
-
-def _stage(node: Node, index: Index | None, first: Stage | None, runtime: Runtime) -> Stage:
-    start, rest = begun_with(first, node.stages if isinstance(node, Then) else (node,))
-    if start is None:
-        return build(node, index, runtime)
-    return start >> build(then(*rest), index, runtime) if rest else start

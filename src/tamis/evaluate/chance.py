@@ -18,7 +18,7 @@ def seeded(seed: int) -> np.random.Generator:
 
 
 def check_seed(seed: int) -> None:
-    """Refuse what is no seed: early, where the work before the first draw takes long.
+    """Refuse an invalid seed early, before long work.
 
     >>> check_seed(-1)
     Traceback (most recent call last):

@@ -1,7 +1,8 @@
-"""Runs against baselines: which differences are more than luck.
+"""Runs against baselines: which differences are significant.
 
 Every run is tested against every baseline, and a baseline against those before it, on every measure. The
-queries are those with a relevant document, for all runs alike: one that a run does not answer counts zero.
+queries are those with a relevant document, the same for all runs: one that is missing from a run counts as
+zero.
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ def compare(
     names = tuple(map(str, parse_measures(measures)))
     if not names:
         raise InputError("no measure to compare by", remedy="give at least one")
-    # runs of which unequal parts are judged cannot be compared fairly: a reader must see these shares
+    # runs with unequal shares of judged documents cannot be compared fairly: show these shares
     judged = [name for name in with_companions(names) if name.startswith("Judged@")]
     evaluations = {name: _evaluate(qrels, name, run, [*names, *judged]) for name, run in runs.items()}
     pairs = list(_pairs(runs, first))
@@ -176,7 +177,7 @@ def compare(
 
 def _check(settings: Settings, runs: Mapping[str, object], baselines: Sequence[str]) -> None:
     if len(runs) < 2:
-        raise InputError("there are not two runs to compare", remedy="give a run and a baseline")
+        raise InputError("fewer than two runs to compare", remedy="give a run and a baseline")
     for name in baselines:
         if name not in runs:
             raise InputError(f"the baseline {name!r} is not among the runs", remedy="give it as a run too")
@@ -192,9 +193,9 @@ def _check(settings: Settings, runs: Mapping[str, object], baselines: Sequence[s
         ("interval", settings.interval, get_args(IntervalMethod)),
     ):
         if value not in known:
-            raise InputError(f"there is no {what} {value!r}", remedy=f"use {' or '.join(known)}")
+            raise InputError(f"{value!r} is not a valid {what}", remedy=f"use {' or '.join(known)}")
     if not isinstance(settings.family, int) and settings.family not in ("all", "measure"):
-        raise InputError(f"there is no family {settings.family!r}", remedy="use all, measure or a number")
+        raise InputError(f"{settings.family!r} is not a valid family", remedy="use all, measure or a number")
 
 
 def _evaluate(qrels: Qrels, name: str, run: Mapping[str, Ranking], measures: Sequence[str]) -> Evaluation:
@@ -205,7 +206,7 @@ def _evaluate(qrels: Qrels, name: str, run: Mapping[str, Ranking], measures: Seq
 
 
 def _pairs(runs: Mapping[str, object], baselines: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Who is tested against whom; of two baselines, the later against the earlier."""
+    """The pairs of runs to test; of two baselines, the later against the earlier."""
     for run in runs:
         for position, baseline in enumerate(baselines):
             if run not in baselines or position < baselines.index(run):

@@ -18,10 +18,10 @@ import numpy as np
 from tamis.base.arrays import Array
 from tamis.base.documents import Document
 from tamis.base.errors import InputError
+from tamis.core.candidates import placed
 from tamis.core.ranking import Ranking
 from tamis.core.stage import Stage
 from tamis.evaluate.significance import bootstrap_interval
-from tamis.rank.given_run import placed
 from tamis.text.analyze import ENGLISH
 from tamis.text.segment import sentences
 
@@ -131,8 +131,8 @@ CHANGES: Mapping[str, Change] = MappingProxyType(
 def effects(
     stage: Stage, rankings: Iterable[Ranking], changes: Mapping[str, Change] = CHANGES, *, seed: int = 0
 ) -> list[Effect]:
-    """What each change does to a stage's scores of these candidates. Titles are left out: they are not part
-    of what is changed.
+    """The effect of each change on a stage's scores of these candidates. Titles are left out, because they
+    are not changed.
 
     >>> import tamis
     >>> texts = [tamis.Document("d1", "A sieve. Flour falls through."), tamis.Document("d2", "Soup.")]

@@ -1,4 +1,5 @@
-"""Who computes a measure: a formula of ours for the usual ones, ir_measures and its engines for the rest."""
+"""The implementation of each measure: formulae here for the usual ones, ir_measures and its engines for the
+rest."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _AT_ONCE = 500  # queries whose results an engine gets together: it takes dictio
 
 
 class RBPResidual(ir_measures.measures.Measure):
-    """What RBP could gain, were every unjudged document relevant; ir_measures has no name for it."""
+    """The gain of RBP if every unjudged document were relevant; ir_measures has no such measure."""
 
     __name__ = NAME = "RBPResidual"
     SUPPORTED_PARAMS = ir_measures.RBP.SUPPORTED_PARAMS
@@ -38,17 +39,30 @@ def residual(rbp: Any) -> Any:
 
 
 def parse(name: str) -> Any:
-    """A measure by the name that ir_measures has for it, with parameters that it takes.
+    """A measure by its name in ir_measures, with its parameters, or by its name in trec_eval.
 
-    >>> parse("MRR@10")
-    RR@10
+    >>> parse("MRR@10"), parse("recip_rank"), parse("ndcg_cut_10")
+    (RR@10, RR, nDCG@10)
     """
     is_residual = name.startswith(RBPResidual.NAME)
-    measure: Any = ir_measures.parse_measure(name.replace(RBPResidual.NAME, "RBP") if is_residual else name)
+    measure: Any = _of_trec_eval(name) or ir_measures.parse_measure(
+        name.replace(RBPResidual.NAME, "RBP") if is_residual else name
+    )
     measure.validate_params()
     if cutoff(measure) < 1 or not 0 <= _get(measure, "p", 0.5) < 1:
         raise ValueError(name)
     return residual(measure) if is_residual else measure
+
+
+def _of_trec_eval(name: str) -> Any:
+    """The measure of trec_eval by this name (`P_10` or `P.10`); None where it has none, or several."""
+    if name in ir_measures.measures.registry:
+        return None
+    try:
+        named = ir_measures.parse_trec_measure(name)
+    except (ValueError, KeyError, IndexError):
+        return None
+    return named[0] if len(named) == 1 else None
 
 
 def cutoff(measure: Any) -> int:

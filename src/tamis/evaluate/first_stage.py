@@ -12,8 +12,8 @@ GIVEN = "given"
 
 
 def begun_with(first: Stage | None, nodes: Sequence[Node]) -> tuple[Stage | None, Sequence[Node]]:
-    """The stage that `given` stands for at the beginning of a pipeline, and the rest of the pipeline. It
-    comes first where it is not named, too; without a run there is none."""
+    """The stage for `given` at the beginning of a pipeline, and the rest of the pipeline. It comes first even
+    if it is not named; without a run there is none."""
     start, rest = first, nodes
     head = nodes[0]
     if first is not None and head == Call(GIVEN):
@@ -23,6 +23,6 @@ def begun_with(first: Stage | None, nodes: Sequence[Node]) -> tuple[Stage | None
     if any(call.name == GIVEN for node in rest for call in calls(node)):
         problem = "given stands for the candidates of a run"
         if first is None:
-            raise ExpressionError(f"{problem}, and there is none", remedy="give one and its corpus")
+            raise ExpressionError(f"{problem}, and there is no run", remedy="give one and its corpus")
         raise ExpressionError(problem, remedy="begin with it, as in given % 100")
     return start, rest

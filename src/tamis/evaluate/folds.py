@@ -1,6 +1,6 @@
 """Folds for cross-validation: read as the papers publish them, made, written.
 
-A fold is named by what it tests on; it is tuned on the rest. What is read:
+A fold is defined by its test queries; the rest is for tuning. Formats:
 
 - a JSON list of lists of query ids, the test queries of each fold: Anserini's and Birch's files;
 - a JSON object of splits, `{"s1": {"train_qids": [...], "predict": {"dev": [...], "test": [...]}}, ...}`:
@@ -64,7 +64,7 @@ def folds_of(groups: Sequence[Sequence[str]], *, validation: bool = False) -> li
 def make_folds(
     qrels: Qrels, number: int = 5, *, seed: int = 0, validation: bool = False, queries: Iterable[str] = ()
 ) -> list[Fold]:
-    """Folds of equal size (to one query) and of alike difficulty: stratified by the number of relevant
+    """Folds of equal size (to one query) and similar difficulty: stratified by the number of relevant
     documents. Queries without a relevant document are in no fold.
 
     The queries stand by that number, and each next `number` of them go to different folds, at random.
@@ -83,10 +83,10 @@ def make_folds(
     if number < 2 or number > len(relevant):
         raise InputError(
             f"{number} folds of {len(relevant)} queries with a relevant document",
-            remedy="use at least 2 folds, and no more than queries",
+            remedy="use at least 2 folds, and no more folds than queries",
         )
     generator = seeded(seed)
-    # at random first: queries that are alike must not stand in the order of the file
+    # shuffled first: similar queries must not keep the order of the file
     known = list(relevant)
     shuffled = [known[place] for place in generator.permutation(len(known))]
     shuffled.sort(key=relevant.__getitem__, reverse=True)
@@ -104,7 +104,7 @@ def make_folds(
 
 
 def read_folds(*paths: PathLike) -> list[Fold]:
-    """The folds of a file, or of a text file for each.
+    """The folds in a file, or in one text file per fold.
 
     >>> file = getfixture("tmp_path") / "folds.json"
     >>> _ = file.write_text('[["301", "302"], ["303"]]')
@@ -173,7 +173,7 @@ def _from_json(data: Any) -> list[Fold]:
             remedy='write a list of lists of query ids, or {"s1": {"train_qids": ..., "predict": ...}, ...}',
         ) from error
     if not folds:
-        raise InputError("no fold in it", remedy="check the file")
+        raise InputError("contains no folds", remedy="check the file")
     check_folds(folds)
     return folds
 
@@ -210,21 +210,21 @@ def _two_columns(path: PathLike) -> list[list[str]]:
 
 def _check_groups(groups: Sequence[Sequence[str]]) -> None:
     if not all(groups):
-        raise InputError("a fold without queries", remedy="leave it out")
+        raise InputError("a fold has no queries", remedy="leave it out")
     twice = [qid for qid, times in Counter(qid for group in groups for qid in group).items() if times > 1]
     if twice:
         raise InputError(f"the query {quoted(twice[0])} is in two folds", remedy="test each query once")
 
 
 def check_folds(folds: Sequence[Fold]) -> None:
-    """Refuse folds that do not test each query once, and never on what was seen before.
+    """Raise unless each query is tested at most once, and never in a fold that trains on it.
 
     >>> check_folds([Fold(train=("q1", "q2"), test=("q2",))])
     Traceback (most recent call last):
     tamis.base.errors.InputError: the query 'q2' is in the training and the test part of one fold: take it ...
     """
     if not folds:
-        raise InputError("no fold", remedy="give some")
+        raise InputError("there are no folds", remedy="give at least one")
     _check_groups([fold.test for fold in folds])
     for fold in folds:
         leaked = set(fold.test).intersection(fold.seen)
@@ -234,4 +234,4 @@ def check_folds(folds: Sequence[Fold]) -> None:
                 remedy="take it out of one of them",
             )
         if not fold.seen:
-            raise InputError("a fold without training queries", remedy="leave it out")
+            raise InputError("a fold has no training queries", remedy="leave it out")

@@ -1,7 +1,6 @@
-"""The measures of section 2.5 of the survey (Eqs. 3-8) and their companions, of one query's ranking each.
-
-They agree with trec_eval to the last digits, and where it has no such measure they are the formula of the
-paper named. A query without a relevant document (at the threshold `rel`) gets 0.
+"""The measures of section 2.5 of the survey (Eqs. 3-8) and related ones, for the ranking of one query. They
+agree with trec_eval to the last digits; measures that it does not have follow the cited paper. A query
+without a relevant document (at the threshold `rel`) gets 0.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Graded:
 
 
 def graded(ids: Sequence[str], judgments: Mapping[str, int]) -> Graded:
-    """A ranking of documents, by what is judged of them.
+    """A ranking of documents, as their grades.
 
     >>> found = graded(["d3", "d1"], {"d1": 2, "d2": 1, "d3": 0})
     >>> found.grades.tolist(), found.pool.tolist()
@@ -95,8 +94,8 @@ def reciprocal_rank(found: Graded, k: int = ALL, rel: int = 1) -> float:
 
 
 def average_precision(found: Graded, k: int = ALL, rel: int = 1) -> float:
-    """The mean over the relevant documents of the precision at their ranks, 0 for those that are not found.
-    A cutoff does not change what is divided by.
+    """The mean over the relevant documents of the precision at their ranks, 0 for those that are not found. A
+    cutoff does not change the divisor.
 
     >>> average_precision(graded(["d1", "d2", "d3", "d4"], {"d1": 1, "d4": 1, "d7": 1}))
     0.5
@@ -115,9 +114,8 @@ def r_precision(found: Graded, rel: int = 1) -> float:
 
 
 def bpref(found: Graded, rel: int = 1) -> float:
-    """The mean over the relevant documents of 1 - min(n, R) / min(R, N), with n of the N documents judged
-    not relevant above each (Buckley & Voorhees 2004). What is not judged, or by a negative grade, is left
-    out.
+    """The mean over the relevant documents of 1 - min(n, R) / min(R, N), with n of the N documents judged not
+    relevant above each (Buckley & Voorhees 2004). Unjudged documents and negative grades are left out.
 
     >>> bpref(graded(["d1", "d9", "d2", "d3"], {"d1": 1, "d2": 0, "d3": 1, "d4": 0}))
     0.75
@@ -168,7 +166,7 @@ def dcg(grades: Array, gain: Gain = "linear") -> float:
 
 
 def ndcg(found: Graded, k: int = ALL, gain: Gain = "linear") -> float:
-    """DCG over that of the best order of all the documents judged for the query.
+    """DCG divided by that of the ideal order of all documents judged for the query.
 
     >>> round(ndcg(graded(["d2", "d1"], {"d1": 3, "d2": 1}), 10), 4)
     0.7967

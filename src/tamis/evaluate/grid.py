@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 from tamis.base.errors import ExpressionError, InputError
 from tamis.core.language import Call, Node, Then, Value, parse
+from tamis.core.pool import shared
 from tamis.core.registry import build
 from tamis.core.runtime import Runtime
 from tamis.core.stage import Pipeline, Stage
 from tamis.evaluate.first_stage import begun_with
-from tamis.evaluate.sharing import with_one_cache
 
 if TYPE_CHECKING:
     from tamis.index.index import Index
@@ -107,7 +107,9 @@ def parse_grid(texts: Iterable[str]) -> Grid:
         name, equals, values = text.partition("=")
         name = name.strip()
         if not equals or not name.isidentifier():
-            raise InputError(f"{text!r} is no part of a grid", remedy="write name=0.4,0.9 or name=0.1:1:0.1")
+            raise InputError(
+                f"{text!r} is not a valid part of a grid", remedy="write name=0.4,0.9 or name=0.1:1:0.1"
+            )
         if name in grid:
             raise InputError(f"the grid has {name} twice", remedy="give all its values at once")
         found = [value for each in _COMMA.split(values) for value in _values(each.strip(), text)]
@@ -136,7 +138,9 @@ def _values(text: str, whole: str) -> list[Value]:
         first, last, step = map(Decimal, text.split(":"))
         count = int((last - first) / step) + 1
     except (ValueError, ArithmeticError) as error:
-        raise InputError(f"{text!r} is no range", remedy="write first:last:step, as in 0.1:1:0.1") from error
+        raise InputError(
+            f"{text!r} is not a valid range", remedy="write first:last:step, as in 0.1:1:0.1"
+        ) from error
     if not 0 < count <= _MOST:
         raise InputError(f"the range {text!r} has {max(count, 0):,} values", remedy=f"use 1 to {_MOST:,}")
     # decimals, so that 0.1 * 3 is 0.3
@@ -174,11 +178,22 @@ def pipelines_of(
     >>> pipelines_of("rm3(terms={n}) % 10")({"n": 20})
     rm3(terms=20) % 10
     """
-    made: dict[str, Stage] = {}
-    runtime = with_one_cache(runtime or Runtime())
+    build_once = builder(index, shared(runtime or Runtime()), first)
+    return lambda setting: build_once(parse(fill(template, setting)))
 
-    def pipeline_of(setting: Mapping[str, Value]) -> Stage:
-        node = parse(fill(template, setting))
+
+def builder(index: Index | None, runtime: Runtime, first: Stage | None = None) -> Callable[[Node], Stage]:
+    """What makes pipelines; stages that are the same in several are made once. With `first`, the stage that
+    `given` stands for, each begins with that.
+
+    >>> build_once = builder(None, Runtime())
+    >>> one, other = (build_once(parse(f"rm3 >> normalise % {k}")) for k in (5, 9))
+    >>> one.parts[0] is other.parts[0]
+    True
+    """
+    made: dict[str, Stage] = {}
+
+    def build_once(node: Node) -> Stage:
         start, nodes = begun_with(first, node.stages if isinstance(node, Then) else [node])
         stages = [] if start is None else [made.setdefault(repr(start), start)]
         for each in nodes:
@@ -187,7 +202,7 @@ def pipelines_of(
         stages += [made[str(each)] for each in nodes]
         return Pipeline(stages) if len(stages) > 1 else stages[0]
 
-    return pipeline_of
+    return build_once
 
 
 def check_holes(template: str, names: Iterable[str]) -> None:
@@ -195,20 +210,20 @@ def check_holes(template: str, names: Iterable[str]) -> None:
 
     >>> check_holes("bm25(k1={k1})", ["b"])
     Traceback (most recent call last):
-    tamis.base.errors.ExpressionError: the pipeline has {k1}, of which the grid has no values: add ...
+    tamis.base.errors.ExpressionError: the pipeline has {k1}, and the grid has no values for it: add ...
     """
     holes = [hole.strip() for hole in _HOLE.findall(template)]
     known = list(names)
     for hole in holes:
         if hole not in known:
             raise ExpressionError(
-                f"the pipeline has {{{hole}}}, of which the grid has no values",
+                f"the pipeline has {{{hole}}}, and the grid has no values for it",
                 remedy=f"add --grid {hole}=...",
             )
     for name in known:
         if name not in holes:
             raise ExpressionError(
-                f"the grid has {name}, which the pipeline has no place for", remedy=f"write {{{name}}} in it"
+                f"the grid has {name}, which is not in the pipeline", remedy=f"write {{{name}}} in it"
             )
 
 

@@ -1,9 +1,9 @@
 """Joint tuning by successive halving over the queries: all settings see a few of the queries, those that are
 clearly worse than the best of them are dropped, and the others see twice as many.
 
-Unlike plain successive halving, which drops the worse half whatever the differences, this drops what is
-significantly worse (a paired t-test against the present leader, without correction): on few queries the order
-of good settings is luck, and the work that they share makes it cheap to keep them.
+Unlike plain successive halving, which drops the worse half whatever the differences, this drops settings that
+are significantly worse (a paired t-test against the current leader, without correction): on few queries the
+order of good settings is random, and shared work makes it cheap to keep them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Try = Callable[[Sequence[Query], Sequence[int]], Mapping[int, Tried]]
 
 @dataclass(slots=True)
 class Seen:
-    """What is known of a setting: `dropped_after` so many queries."""
+    """The values of a setting; it was dropped after `dropped_after` queries."""
 
     values: dict[str, float] = field(default_factory=dict)
     inferences: int = 0

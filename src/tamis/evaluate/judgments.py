@@ -1,4 +1,4 @@
-"""Judgments that come from a caller and not from a file: what a file's reader refuses is refused here too."""
+"""Judgments from a caller instead of a file, with the same checks as for files."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from tamis.formats import Qrels
 
 
 def checked(qrels: Qrels) -> Qrels:
-    """The judgments with grades that are whole numbers; what is so by value, as 1.0 or numpy's, becomes one.
-
-    A measure would cut 0.5 to 0 without a word.
+    """The judgments with integer grades; equal values such as 1.0 or numpy's are converted. A measure would
+    silently truncate 0.5 to 0.
 
     >>> checked({"q1": {"d1": 2.0, "d2": True}})
     {'q1': {'d1': 2, 'd2': 1}}
@@ -24,7 +23,9 @@ def checked(qrels: Qrels) -> Qrels:
     tamis.base.errors.InputError: query 'q1': the grade 0.5 of 'd1' is not a whole number: give 0, 1, 2, ...
     """
     if not isinstance(qrels, Mapping):  # from callers without a type checker, as all of these
-        raise InputError(f"judgments are no {type(qrels).__name__}", remedy="give {qid: {docid: grade}}")
+        raise InputError(
+            f"the judgments are a {type(qrels).__name__}", remedy="give a dict, {qid: {docid: grade}}"
+        )
     return {qid: _checked_grades(qid, grades) for qid, grades in qrels.items()}
 
 
@@ -40,8 +41,8 @@ def with_relevant(qrels: Qrels) -> Qrels:
 
 def _checked_grades(qid: str, grades: dict[str, int]) -> dict[str, int]:
     if not isinstance(grades, Mapping):
-        problem = f"the judgments of query {qid!r} are no {type(grades).__name__}"
-        raise InputError(problem, remedy="give {docid: grade}")
+        problem = f"the judgments of query {qid!r} are a {type(grades).__name__}"
+        raise InputError(problem, remedy="give a dict, {docid: grade}")
     if set(map(type, grades.values())) <= {int}:  # as of every file: as good as free, and the same object
         return grades
     return {docid: _grade(qid, docid, grade) for docid, grade in grades.items()}

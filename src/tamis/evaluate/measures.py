@@ -1,16 +1,16 @@
-"""Measures of a run against judgments, by the names of ir_measures. What is measured is decided here.
+"""Measures of a run against judgments, by ir_measures' or trec_eval's names. Their conventions are these.
 
 - Ties: a ranking's order is what counts, whatever its scores. Of a run file that is the order of decreasing
   score, equal scores by the rank column, then as in the file; trec_eval puts the larger of two tied ids
   first. `ties.tie_effect` says whether it matters.
-- A judged query that the run does not answer counts zero: a system cannot gain by staying silent. Where it
-  was not asked, such queries can be left out.
+- A judged query that is missing from the run counts as zero, so that leaving out queries does not help.
+  Queries that were not run can be left out of the mean.
 - A query without a relevant document (a grade above 0) has no recall, AP or nDCG (0/0): it is left out of
-  every mean. A threshold does not change who counts: with AP(rel=2) a query whose highest grade is 1 counts
-  zero, as in ir_measures and trec_eval.
+  every mean. A threshold does not change which queries count: with AP(rel=2) a query whose highest grade is 1
+  counts as zero, as in ir_measures and trec_eval.
 - The mean over queries is arithmetic, unless another is asked for.
-- What is not judged is not relevant, unless the lists are condensed: then it is not there. `Judged@10` says
-  how much of the first ten that is, always of the whole list.
+- Unjudged documents are not relevant, unless the lists are condensed: then they are removed. `Judged@10` is
+  the judged share of the first ten, always of the whole list.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ from tamis.evaluate.judgments import with_relevant
 from tamis.formats import Qrels
 
 DEFAULT_MEASURES = ("nDCG@10", "AP", "RR@10", "P@10", "R@1000")
-_EXAMPLES = "nDCG@10, AP, RR@10, P@10, R@1000, Judged@10, Bpref, Rprec, RBP(p=0.8), Success@5 or AP(rel=2)"
+_EXAMPLES = (
+    "nDCG@10, AP, RR@10, P@10, R@1000, Judged@10, Bpref, Rprec, RBP(p=0.8), Success@5 or AP(rel=2), "
+    "or trec_eval's ndcg_cut_10, map, recip_rank, P_10"
+)
 
 Unjudged = Literal["nonrelevant", "condensed"]
 Missing = Literal["zero", "left-out"]
@@ -52,15 +55,15 @@ class Evaluation:
 
 
 def parse_measures(names: str | Iterable[str]) -> list[Any]:
-    """The measures of ir_measures by these names, each once; a string is one name.
+    """The measures of ir_measures or trec_eval by these names, each once; a string is one name.
 
-    >>> parse_measures(["nDCG@10", "MAP", "AP"])
+    >>> parse_measures(["nDCG@10", "MAP", "AP", "ndcg_cut_10"])
     [nDCG@10, AP]
     >>> parse_measures("nDCG@10")
     [nDCG@10]
     >>> parse_measures(["nDGC@10"])
     Traceback (most recent call last):
-    tamis.base.errors.InputError: there is no measure 'nDGC@10': use a name such as nDCG@10, AP, ...
+    tamis.base.errors.InputError: 'nDGC@10' is not a measure: use a name such as nDCG@10, AP, ...
     """
     from tamis.evaluate.engines import parse
 
@@ -76,7 +79,7 @@ def parse_measures(names: str | Iterable[str]) -> list[Any]:
             AssertionError,
         ) as error:  # its ways to say no
             raise InputError(
-                f"there is no measure {name!r}", remedy=f"use a name such as {_EXAMPLES}"
+                f"{name!r} is not a measure", remedy=f"use a name such as {_EXAMPLES}"
             ) from error
         measures[str(measure)] = measure
     return list(measures.values())
@@ -141,7 +144,7 @@ def evaluate(
     answered = {qid: run[qid] for qid in judged if qid in run}
     if not answered:
         raise InputError(
-            "the run answers none of the judged queries", remedy="check that their query ids are alike"
+            "the run answers none of the judged queries", remedy="check that the query ids match"
         )
     for ranking in answered.values():
         if not isinstance(ranking, Ranking):
@@ -205,7 +208,7 @@ def condensed(ranking: Ranking, judgments: Mapping[str, int]) -> Ranking:
 
 
 def check_ranking(ranking: Ranking) -> None:
-    """Refuse what has no order: a document twice, scores that are no numbers or that increase.
+    """Refuse an invalid ranking: a duplicate document, or scores that are not numbers or that increase.
 
     >>> from tamis.base.documents import Query
     >>> check_ranking(Ranking(Query("q1", ""), ("d1", "d1"), np.array([2.0, 1.0])))

@@ -1,6 +1,6 @@
-"""Which documents one system ranks quite otherwise than another: the examples to look at.
+"""The documents that two systems rank most differently: examples to inspect.
 
-A document that only one of the runs has for a query has no change of rank, and is not listed.
+A document that only one of the runs has for a query is not listed.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ def moved(
     [Move(query='q', document='d3', before=3, after=1, grade=1)]
     """
     if n < 1:
-        raise InputError(f"the {n} documents that moved most", remedy="use a number of at least 1")
+        raise InputError(f"cannot list {n} documents", remedy="use a number of at least 1")
     if direction not in get_args(Direction):
         raise InputError(f"no direction {direction!r}", remedy=f"use {', '.join(get_args(Direction))}")
     if rel is not None and qrels is None:
         raise InputError("a grade without judgments", remedy="give the judgments too")
     if not before.keys() & after.keys():
-        raise InputError("the runs have no query in common", remedy="check that their query ids are alike")
+        raise InputError("the runs have no query in common", remedy="check that the query ids match")
     wanted = (
         move
         for move in _moves(before, after, qrels or {})

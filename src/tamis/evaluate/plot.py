@@ -123,13 +123,13 @@ def polyline(points: Iterable[tuple[float, float]], *, colour: str, width: float
     return element("polyline", {"points": path, "fill": "none", "stroke": colour, "stroke-width": width})
 
 
-def x_axis(scale: Scale, y: float, label: str) -> str:
+def x_axis(scale: Scale, y: float, label: str, below: float = 28) -> str:
     """A line below the plot with its ticks and, in the middle under them, what it shows."""
     parts = [line(scale.start, y, scale.stop, y)]
     for value in scale.ticks():
         at = scale(value)
         parts += [line(at, y, at, y + 4), text(at, y + 15, f"{value:g}", anchor="middle", size=10)]
-    return "".join([*parts, text((scale.start + scale.stop) / 2, y + 28, label, anchor="middle")])
+    return "".join([*parts, text((scale.start + scale.stop) / 2, y + below, label, anchor="middle")])
 
 
 def y_axis(scale: Scale, left: float, right: float, label: str = "") -> str:
@@ -144,16 +144,27 @@ def y_axis(scale: Scale, left: float, right: float, label: str = "") -> str:
     return "".join([*parts, text(left, min(scale.start, scale.stop) - 8, label) if label else ""])
 
 
-def svg(width: float, height: float, parts: Iterable[str], *, title: str) -> str:
-    """A whole picture, on white so that it can be read on any page; the title is for screen readers.
+def link(to: str, name: str, inside: str) -> str:
+    """A link around a part of a picture that is in a page; its name is for screen readers.
+
+    >>> link("#d1", "d1", "<g/>")
+    '<a href="#d1" aria-label="d1"><g/></a>'
+    """
+    return element("a", {"href": to, "aria-label": _shown(name)}, inside=inside)
+
+
+def svg(width: float, height: float, parts: Iterable[str], *, title: str, links: bool = False) -> str:
+    """A whole picture, on white so that it can be read on any page; the title is for screen readers, which
+    look for links only in a picture that has some.
 
     >>> svg(10, 10, [], title="nothing")[:64]
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 10 10" widt'
     """
     size = f'viewBox="0 0 {_number(width)} {_number(height)}" width="{_number(width)}"'
+    role = "group" if links else "img"
     background = element("rect", {"width": width, "height": height, "fill": "white"})
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} height="{_number(height)}" role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} height="{_number(height)}" role="{role}" '
         f'aria-label="{_escaped(title)}" fill="{INK}" font-family="{FONT}">\n'
         + "\n".join([background, *parts])
         + "\n</svg>\n"
@@ -161,8 +172,13 @@ def svg(width: float, height: float, parts: Iterable[str], *, title: str) -> str
 
 
 def _escaped(content: str) -> str:
-    """Text for XML, which has no control characters, whatever an id holds."""
-    return escape("".join(c if c.isprintable() else "\ufffd" for c in content), {'"': "&quot;"})
+    """Text for XML."""
+    return escape(_shown(content), {'"': "&quot;"})
+
+
+def _shown(content: str) -> str:
+    """XML has no control characters, whatever an id holds."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in content)
 
 
 def _number(value: object) -> str:

@@ -39,8 +39,8 @@ def sample_judgments(
     seed: int = 0,
     only: Collection[str] | None = None,
 ) -> Qrels:
-    """Keep so large a share of the judgments. Queries and documents stay in their order; a query that keeps
-    none is gone. Where `only` is given, all other queries keep everything.
+    """Keep a share of the judgments. Queries and documents keep their order; a query without judgments is
+    removed. With `only`, all other queries keep everything.
 
     >>> qrels = {q: {f"d{i}": i % 2 for i in range(10)} for q in ("q1", "q2", "q3", "q4")}
     >>> {qid: len(grades) for qid, grades in sample_judgments(qrels, 0.3, "shallow").items()}
@@ -51,7 +51,7 @@ def sample_judgments(
     if not 0 < rate <= 1:
         raise InputError(f"a rate of {rate}", remedy="use a rate above 0 and up to 1")
     if scheme not in get_args(Scheme):
-        raise InputError(f"there is no scheme {scheme!r}", remedy=f"use {' or '.join(get_args(Scheme))}")
+        raise InputError(f"{scheme!r} is not a scheme", remedy=f"use {' or '.join(get_args(Scheme))}")
     pool = {qid: list(grades) for qid, grades in qrels.items() if only is None or qid in only}
     share = Fraction(str(float(rate)))  # 0.7 means seven tenths, and ceil(0.7 * 10) must be 7
     target = floor(share * sum(map(len, pool.values())) + Fraction(1, 2))

@@ -8,8 +8,8 @@ family always has numbers to work with.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from statistics import NormalDist
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ Correction = Literal["holm", "bonferroni", "none"]
 IntervalMethod = Literal["bca", "percentile"]
 
 NOISE = 1e-12  # what rounding may leave of two equal values of a measure
+_DIGITS = 12  # of which it leaves no trace
 PERMUTATIONS = 100_000
 RESAMPLES = 10_000
 _CHUNK = 1 << 20  # numbers held at once
@@ -53,13 +54,10 @@ def t_test(differences: Array | Sequence[float]) -> float:
     >>> t_test([0.1, 0.1, 0.1])
     1.0
     """
-    from scipy.special import stdtr  # scipy.stats, which has the test itself, takes half a second to import
+    from scipy.stats import ttest_1samp  # takes half a second to import
 
     d = _checked(differences)
-    if without_spread(d):
-        return 1.0
-    t = d.mean() / (d.std(ddof=1) / math.sqrt(len(d)))
-    return float(2 * stdtr(len(d) - 1, -abs(t)))
+    return 1.0 if without_spread(d) else float(ttest_1samp(d, 0).pvalue)
 
 
 def randomisation_test(
@@ -70,6 +68,7 @@ def randomisation_test(
     If no run is better, each query's difference might as well have the other sign. All assignments of signs
     are tried where there are no more than `permutations`; otherwise that many are sampled, and the one that
     was observed is counted with them, without which p could be zero (Phipson & Smyth 2010).
+    `scipy.stats.permutation_test` does the same, forty times as slowly for 200 queries.
 
     >>> randomisation_test([0.1, 0.2, 0.0, 0.3])  # 2 of the 8 signs of three numbers
     0.25
@@ -144,34 +143,37 @@ def bootstrap_interval(
     mean = float(d.mean())
     if without_spread(d):
         return Interval(mean, mean)
-    means = _resampled_means(d, resamples, seed)
-    tails = np.array([(1 - confidence) / 2, (1 + confidence) / 2])
-    if method == "bca":
-        tails = _bias_corrected(tails, d, means)
-    low, high = np.quantile(means, tails).tolist()
+    low, high = _bootstrap(d, confidence, method, resamples, seed)
+    if math.isnan(
+        low + high
+    ):  # none of so few resamples lies below the mean, or none above: no bias to correct
+        low, high = _bootstrap(d, confidence, "percentile", resamples, seed)
     return Interval(low, high)
 
 
-def _resampled_means(d: Array, resamples: int, seed: int) -> Array:
-    generator = seeded(seed)
-    return np.concatenate(
-        [
-            d[generator.integers(0, len(d), (size, len(d)), dtype=np.int32)].mean(axis=1)
-            for size in _chunks(resamples, len(d))
-        ]
-    )
+def _bootstrap(
+    d: Array, confidence: float, method: IntervalMethod, resamples: int, seed: int
+) -> tuple[float, float]:
+    from scipy.stats import bootstrap
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # where there is no bias to compute; the interval is NaN then
+        found = bootstrap(
+            (d,),
+            _rounded_mean,
+            n_resamples=resamples,
+            batch=max(1, _CHUNK // len(d)),
+            confidence_level=confidence,
+            method=method,
+            rng=seeded(seed),
+        )
+    return float(found.confidence_interval.low), float(found.confidence_interval.high)
 
 
-def _bias_corrected(tails: Array, d: Array, means: Array) -> Array:
-    """The percentiles that BCa takes instead of these."""
-    normal = NormalDist()
-    below = (np.mean(means < d.mean() - NOISE) + np.mean(means <= d.mean() + NOISE)) / 2
-    few = 1 / (len(means) + 1)
-    bias = normal.inv_cdf(float(np.clip(below, few, 1 - few)))
-    centred = d - d.mean()
-    acceleration = float((centred**3).sum() / (6 * (centred**2).sum() ** 1.5))  # the jackknife's, of a mean
-    z = bias + np.array([normal.inv_cdf(tail) for tail in tails])
-    return np.array([normal.cdf(bias + value / max(1 - acceleration * value, NOISE)) for value in z])
+def _rounded_mean(d: Array, axis: int) -> Array:
+    """Means that are equal but for rounding are equal: the bias is the share of means below that of all."""
+    means: Array = np.round(d.mean(axis), _DIGITS)
+    return means
 
 
 # -- sizes of effects
@@ -294,7 +296,7 @@ def _checked(differences: Array | Sequence[float]) -> Array:
     d = np.asarray(differences, dtype=np.float64)
     if d.ndim != 1 or not len(d):
         raise InputError(
-            f"differences of shape {d.shape}", remedy="give one difference a query, of one or more"
+            f"differences of shape {d.shape}", remedy="give one difference per query, for at least one query"
         )
     if not np.isfinite(d).all():
         raise InputError("a difference is not a finite number", remedy="check the values of the measure")

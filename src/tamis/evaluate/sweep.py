@@ -1,31 +1,28 @@
 """Many pipelines over the same queries, at little more than the cost of the largest, and what each would cost
 alone.
 
-Pipelines that begin alike share their first stages, whatever they keep of a model's ranking; and a score is
-never computed twice, because all models share a cache: the largest k0's scores serve the smaller ones, the
-pairs of the largest k1 serve the smaller ones and every aggregation. Which documents are in mono's first k1
-depends on k0, though, so each k0 adds the pairs of those documents that no larger k0 has brought together.
-Birch's sentences are read once, and serve every alpha, weight and n.
+Pipelines that begin alike share their first stages, whatever they keep of a model's ranking
+(`tamis.core.executor`). Built with one runtime that has a cache, they also never compute a score twice: the
+largest k0's scores serve the smaller ones, the pairs of the largest k1 serve the smaller ones and every
+aggregation. Which documents are in mono's first k1 depends on k0, though, so each k0 adds the pairs of those
+documents that no larger k0 has brought together. Birch's sentences are read once, and serve every alpha,
+weight and n, as what is inside an `interpolate` or a `fuse` serves every alpha and k.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cached_property
+from typing import NamedTuple
 
 from tamis.base.documents import Query
-from tamis.core.language import Call
-from tamis.core.plan import rerankers
+from tamis.base.errors import InputError
+from tamis.core.executor import Branch, Memo, PrefixTree, Work, ranked
+from tamis.core.ledger import ledger
 from tamis.core.ranking import Ranking, Run
-from tamis.core.stage import Pipeline, Stage, TopK
-from tamis.evaluate.sharing import Readings, as_birch, share_encoders
-
-if TYPE_CHECKING:
-    from tamis.infer.score_cache import ScoreCache
-    from tamis.rank.reranker import Reranker
+from tamis.core.stage import Stage
 
 WARM_UP = 1  # queries that are ranked before the clock is looked at
 
@@ -38,18 +35,13 @@ class Swept(NamedTuple):
     inferences: int
 
 
-class Work(NamedTuple):
-    """What was done for all pipelines together."""
-
-    inferences: int
-    cached: int
-
-
 class Sweep:
     """Pipelines that share their work.
 
-    They are the sweep's own from now on: a model that comes with a cache keeps it, the others get one in
-    memory, and of models with one name only one is loaded.
+    They share models and scores as far as they were built to: with one `Runtime` that has a pool of models
+    and a cache, as `pipelines_of` and `candidates` build them. Those that were built each by itself load each
+    their own models. `timed` are the same pipelines built without a cache, for the clock; without these, the
+    pipelines themselves are timed.
 
     >>> import tempfile
     >>> from tamis import Document, Index
@@ -60,22 +52,18 @@ class Sweep:
     [(0, ('d1',)), (1, ('d1', 'd2'))]
     """
 
-    def __init__(self, pipelines: Sequence[Stage]) -> None:
+    def __init__(self, pipelines: Sequence[Stage], timed: Sequence[Stage] | None = None) -> None:
         self.pipelines = list(pipelines)
-        models = [model for pipeline in self.pipelines for model in rerankers(pipeline)]
-        self._models = list(dict.fromkeys(models))  # by identity: a stage may be part of several
-        _share(self._models)
-        self._known: dict[str, Stage] = {}
-        self._paths = [[self._one_of_each(stage) for stage in _steps(each)] for each in self.pipelines]
+        self.timed = self.pipelines if timed is None else list(timed)
+        self.work = Work()  # what models have done so far
 
-    def _one_of_each(self, stage: Stage) -> Stage:
-        return self._known.setdefault(stage.fingerprint, stage)
+    @cached_property
+    def _tree(self) -> PrefixTree:
+        return PrefixTree(self.pipelines)
 
-    @property
-    def work(self) -> Work:
-        """What the models have done so far."""
-        tallies = [model.tally for model in self._models]
-        return Work(sum(each.inferences for each in tallies), sum(each.cached for each in tallies))
+    @cached_property
+    def _timed_tree(self) -> PrefixTree:
+        return self._tree if self.timed is self.pipelines else PrefixTree(self.timed)
 
     def score(
         self,
@@ -85,12 +73,20 @@ class Sweep:
         progress: Callable[[int], object] | None = None,
     ) -> Iterator[Swept]:
         """The runs of all pipelines, or of those with the numbers `only`; those that begin alike come
-        together. `progress` is told how many more are done."""
+        together, and not in their order. `progress` is told how many more are done.
+
+        Only the runs of the stages that lead to the present one are held: take from each what is needed."""
         waiting = list(Run(map(Ranking, queries)).values())  # a Run refuses queries with one id
-        for number, rankings, inferences in _follow(self._tree(only), waiting, 0):
+        for number, (rankings, inferences) in self._tree.walk((waiting, 0), self._scored, only):
             yield Swept(number, Run(rankings, {"pipeline": repr(self.pipelines[number])}), inferences)
             if progress:
                 progress(1)
+
+    def _scored(self, branch: Branch, state: tuple[list[Ranking], int]) -> tuple[list[Ranking], int]:
+        rankings, spent = state
+        found, work = ranked(branch.stage.sharing(branch.memo), rankings)
+        self.work = self.work.plus(work)
+        return found, spent + work.inputs
 
     def time(
         self,
@@ -99,147 +95,77 @@ class Sweep:
         *,
         progress: Callable[[int], object] | None = None,
     ) -> dict[int, list[float]]:
-        """Seconds that each pipeline takes for each query, one query at a time and without a cache.
+        """Seconds that each pipeline takes for each query, one query at a time.
 
         Every stage is timed with the candidates that it gets in its pipeline, and a pipeline's time is the
-        sum of its stages'. What pipelines begin with alike is timed once. `progress` is told how many more
-        queries are done.
+        sum of its stages'. What pipelines begin with alike is timed once, and so are stages that read alike
+        (`Stage.reads`). `progress` is told how many more queries are done.
         """
-        root = self._tree(only)
+        wanted = list(range(len(self.timed)) if only is None else only)
         found: dict[int, list[float]] = {}
-        for stage in self._known.values():
-            stage.prepare()
-        with _without_cache(self._models):
-            for number, query in enumerate([*queries[:WARM_UP], *queries]):
-                for pipeline, seconds in _timed(root, Ranking(query), 0.0):
-                    if number >= WARM_UP:
-                        found.setdefault(pipeline, []).append(seconds)
-                if progress and number >= WARM_UP:
-                    progress(1)
+        self._timed_tree.prepare()
+        clock = _Clock()
+        for number, query in enumerate([*queries[:WARM_UP], *queries]):
+            for pipeline, (_, seconds) in self._timed_tree.walk((Ranking(query), 0.0), clock, wanted):
+                if number >= WARM_UP:
+                    found.setdefault(pipeline, []).append(seconds)
+            if progress and number >= WARM_UP:
+                progress(1)
+        self.work = self.work.plus(clock.work)
         return found
 
-    def _tree(self, only: Iterable[int] | None) -> _Node:
-        root = _Node(None)
-        for number in range(len(self._paths)) if only is None else only:
-            node = root
-            for stage in self._paths[number]:
-                node = node.next.setdefault(stage.fingerprint, _Node(stage))
-            node.ends.append(number)
-        return root
 
-
-@dataclass(slots=True)
-class _Node:
-    """A stage, and what comes after it in some pipeline."""
-
-    stage: Stage | None  # none in the root
-    ends: list[int] = field(default_factory=list)  # the pipelines of which it is the last stage
-    next: dict[str, _Node] = field(default_factory=dict)
-
-
-class _Cut(Stage):
-    """The first k candidates: `stage % k` apart from its stage, so that several k share its work."""
-
-    def __init__(self, k: int) -> None:
-        self.k = k
-
-    @property
-    def expression(self) -> Call:
-        return Call("cut", (), (("k", self.k),))
-
-    def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
-        return [ranking.head(self.k) for ranking in rankings]
-
-
-def _steps(stage: Stage) -> Iterator[Stage]:
-    if isinstance(stage, Pipeline):
-        for part in stage.stages:
-            yield from _steps(part)
-    # a model reads all its candidates whatever is kept of them; a search does less for a smaller k
-    elif isinstance(stage, TopK) and rerankers(stage.stage) == [stage.stage]:
-        yield from (stage.stage, _Cut(stage.k))
-    else:
-        yield stage
-
-
-def _follow(node: _Node, rankings: list[Ranking], spent: int) -> Iterator[tuple[int, list[Ranking], int]]:
-    for number in node.ends:
-        yield number, rankings, spent
-    readings = Readings()
-    for child in node.next.values():
-        assert child.stage is not None
-        before = _read(child.stage)
-        found = _applied(readings.sharing(child.stage), rankings)
-        yield from _follow(child, found, spent + _read(child.stage) - before)
-
-
-def _applied(stage: Stage, rankings: Sequence[Ranking]) -> list[Ranking]:
-    stage.prepare()
-    at_once = stage.queries_at_once
-    batches = (rankings[start : start + at_once] for start in range(0, len(rankings), at_once))
-    return [ranking for batch in batches for ranking in stage.apply(batch)]
-
-
-def _read(stage: Stage) -> int:
-    """The inputs that the models of a stage have been asked for: alone it would have inferred all of them."""
-    tallies = [model.tally for model in rerankers(stage)]
-    return sum(each.inferences + each.cached for each in tallies)
+def run_each(
+    pipelines: Sequence[Stage],
+    queries: Iterable[Query],
+    *,
+    progress: Callable[[int], object] | None = None,
+) -> Iterator[tuple[int, Run]]:
+    """The number of each pipeline and its run: see `Sweep.score`."""
+    for number, run, _ in Sweep(pipelines).score(queries, progress=progress):
+        yield number, run
 
 
 # -- the clock
 # ------------------------------------------------------------------------------------------------------------
 
 
-def _timed(node: _Node, ranking: Ranking, spent: float) -> Iterator[tuple[int, float]]:
-    for number in node.ends:
-        yield number, spent
-    known: dict[Hashable, float] = {}
-    readings = Readings()
-    for child in node.next.values():
-        assert child.stage is not None
-        same = _same_work(child.stage)
-        if same in known and not child.next:
-            yield from ((number, spent + known[same]) for number in child.ends)
-            continue
-        started = time.perf_counter()
-        (found,) = readings.sharing(child.stage).apply([ranking])
-        # the first alone has read everything
-        taken = known.setdefault(same, time.perf_counter() - started)
-        yield from _timed(child, found, spent + taken)
+@dataclass(slots=True)
+class _Alike:
+    """Stages that read alike the same rankings: the time that the first takes is that of each."""
+
+    memo: Memo = field(default_factory=Memo)
+    seconds: float | None = None
 
 
-def _same_work(stage: Stage) -> Hashable:
-    """Stages that are alike in this read the same inputs with the same model. The aggregations over all pairs
-    do, and what they then do with k1² numbers is no time beside k1² inferences; so do Birch's settings."""
-    if (birch := as_birch(stage)) is not None:
-        return birch.reads
-    node = stage.expression
-    if isinstance(node, Call) and node.name == "duo" and ("aggregate", "sample") not in node.options:
-        options = tuple(option for option in node.options if option[0] != "aggregate")
-        return str(Call(node.name, node.arguments, options))
-    return stage.fingerprint
+class _Clock:
+    """Takes the time of each stage of a tree, for one query."""
 
+    def __init__(self) -> None:
+        self._reads: dict[str, Hashable] = {}  # by the stages' fingerprints
+        self.work = Work()
 
-@contextmanager
-def _without_cache(models: Sequence[Reranker]) -> Iterator[None]:
-    caches: list[ScoreCache | None] = [model.cache for model in models]
-    try:
-        for model in models:
-            model.cache = None
-        yield
-    finally:
-        for model, cache in zip(models, caches, strict=True):
-            model.cache = cache
-
-
-def _share(models: Sequence[Reranker]) -> None:
-    """One encoder a model, which four aggregations would otherwise load four times, and one cache."""
-    if not models:
-        return
-    from tamis.infer.score_cache import ScoreCache
-
-    share_encoders(models)
-    memory = ScoreCache(":memory:")
-    for model in models:
-        if model.cache is None:
-            model.cache = memory
+    def __call__(self, branch: Branch, state: tuple[Ranking, float]) -> tuple[Ranking, float]:
+        ranking, spent = state
+        if branch.key not in self._reads:
+            self._reads[branch.key] = branch.stage.reads
+        reads = self._reads[branch.key]
+        alike = branch.notes.setdefault(reads, _Alike())
+        if alike.seconds is not None and branch.last:  # nobody asks what it makes of the ranking
+            return ranking, spent + alike.seconds
+        # by itself a stage shares nothing, be it with itself
+        stage = branch.stage if reads == branch.key else branch.stage.sharing(alike.memo)
+        with ledger() as entries:
+            started = time.perf_counter()
+            (found,) = stage.apply([ranking])
+            seconds = time.perf_counter() - started
+        work = Work.of(entries)
+        self.work = self.work.plus(work)
+        if alike.seconds is None:
+            if work.cached:
+                raise InputError(
+                    f"{branch.stage} was to be timed and took scores from a cache",
+                    remedy="give the same pipeline without a cache as Candidate.timed",
+                )
+            alike.seconds = seconds
+        return found, spent + alike.seconds

@@ -1,8 +1,8 @@
 """A comparison as tables: for the terminal, Markdown, LaTeX and HTML; as JSON and CSV.
 
-The first table is that of the papers: a line a run, a column a measure, a superscript letter for each
-baseline that the run is significantly better than; after an arrow down, for each that it is worse than. The
-second holds the tests. Notes say how all of it was computed.
+The first table is as in papers: a line per run, a column per measure, a superscript letter for each baseline
+that the run is significantly better than, and after an arrow down for each that it is worse than. The second
+has the tests. Notes say how everything was computed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
+from tamis.base.errors import some
 from tamis.evaluate.compare import Comparison, Marks, PairedTest, Settings
 from tamis.evaluate.plot import difference_plot
 from tamis.evaluate.significance import NOISE
@@ -27,14 +28,13 @@ if TYPE_CHECKING:
 
 Format = Literal["table", "markdown", "latex", "html", "json", "csv"]
 
-_NAMED = 10  # queries in a note; JSON has all of them
 _SUPERSCRIPTS = str.maketrans("abcdefghijklmnoprstuvwxyz", "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ")
 _CORRECTIONS = {"holm": "Holm", "bonferroni": "Bonferroni", "none": "uncorrected"}
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What stands in a table."""
+    """The content of a table."""
 
     text: str
     marks: Marks = Marks("", "")  # noqa: RUF009 (a tuple)
@@ -126,14 +126,14 @@ def _query_notes(comparison: Comparison) -> list[str]:
     for name, found in comparison.evaluations.items():
         missing.setdefault(tuple(found.missing), []).append(name)
         unjudged.setdefault(tuple(found.unjudged), []).append(name)
-    made = [f"Missing from {', '.join(runs)}, counted zero: {_some(q)}." for q, runs in missing.items() if q]
+    made = [f"Missing from {', '.join(runs)}, counted zero: {some(q)}." for q, runs in missing.items() if q]
     made += [
-        f"In {', '.join(runs)}, but without judgments and not counted: {_some(q)}."
+        f"In {', '.join(runs)}, but without judgments and not counted: {some(q)}."
         for q, runs in unjudged.items()
         if q
     ]
     if irrelevant := next(iter(comparison.evaluations.values())).irrelevant:
-        made.append(f"Judged, but without a relevant document and not counted: {_some(irrelevant)}.")
+        made.append(f"Judged, but without a relevant document and not counted: {some(irrelevant)}.")
     return made
 
 
@@ -173,7 +173,7 @@ def _undefined_notes(tests: Sequence[PairedTest]) -> list[str]:
     for reason, sentence in says.items():
         where = [f"{t.measure}, {t.run} vs {t.baseline}" for t in tests if t.undefined == reason]
         if where:
-            made.append(f"{sentence}: {_some(where, '; ')}.")
+            made.append(f"{sentence}: {some(where, '; ')}.")
     return made
 
 
@@ -358,7 +358,7 @@ def _html_cell(cell: Cell, room: int, is_name: bool) -> str:
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
-    """All but the values of each query, as JSON has it: what is no finite number is null."""
+    """Everything except the values per query, for JSON: numbers that are not finite become null."""
     made = {
         "settings": asdict(comparison.settings),
         "family_size": comparison.family_size,
@@ -394,7 +394,7 @@ def _test_json(test: PairedTest) -> dict[str, Any]:
 
 
 def as_csv(comparison: Comparison) -> str:
-    """A line a test."""
+    """A line per test."""
     stream = io.StringIO()
     rows = [_test_json(test) for test in comparison.tests]
     writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
@@ -446,11 +446,6 @@ def _percent(share: float) -> str:
 
 def _counted(number: int, noun: str, nouns: str = "") -> str:
     return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"
-
-
-def _some(names: Sequence[str], between: str = ", ") -> str:
-    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-    return between.join(names[:_NAMED]) + more
 
 
 def _one_line(text: str) -> str:

@@ -30,7 +30,7 @@ _NOISE = 1e-12  # a sum in another order
 class TieEffect:
     """How far a run's values hang on the order of equal scores."""
 
-    queries: list[str]  # those of which some value would change
+    queries: list[str]  # queries whose values would change
     low: dict[str, float]  # each measure over all queries, with the worst of tied documents first
     high: dict[str, float]  # and with the best first
 
@@ -46,8 +46,8 @@ def tie_effect(
     mean: Mean = "arithmetic",
 ) -> TieEffect:
     """Measure the run with the best and with the worst of tied documents first; `evaluation` is that of the
-    run as it stands. Scores are tied where they are equal as float32, in which trec_eval holds them. What is
-    about unjudged documents (`Judged`) is left out: none of them is better than another.
+    run in its own order. Scores are tied if they are equal as float32, as in trec_eval. Measures of unjudged
+    documents (`Judged`) are left out, because no order of them is better.
 
     >>> from tamis.base.documents import Query
     >>> from tamis.evaluate.measures import evaluate

@@ -11,27 +11,29 @@ found.points[found.choice.number].setting
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from tamis.base.documents import Query
 from tamis.base.errors import InputError
-from tamis.core.plan import rerankers
-from tamis.core.stage import Stage
-from tamis.evaluate.budget import ALPHA, Budget, Choice, Cost, Latency, Point, choose, frontier
+from tamis.core.executor import Work
+from tamis.core.plan import rerankers, walk
+from tamis.core.ranking import Ranking
+from tamis.evaluate.budget import ALPHA, Budget, Ceiling, Choice, Cost, Latency, Point, choose, frontier
 from tamis.evaluate.candidates import Candidate
 from tamis.evaluate.chance import check_seed, seeded
+from tamis.evaluate.engines import cutoff
+from tamis.evaluate.formulae import ALL
 from tamis.evaluate.grid import Setting, spelled
 from tamis.evaluate.halving import Round, Seen, Tried, halve, round_ends
 from tamis.evaluate.judgments import with_relevant
 from tamis.evaluate.measures import over_queries, parse_measures, values
-from tamis.evaluate.sweep import WARM_UP, Sweep, Work
+from tamis.evaluate.sweep import WARM_UP, Sweep
 from tamis.formats import Qrels
-from tamis.rank.given_run import GivenRun
 
 Search = Literal["grid", "halving"]
 
@@ -53,12 +55,12 @@ class Timing:
 
     def __str__(self) -> str:
         models = f" Models: {'; '.join(self.models)}." if self.models else ""
-        given = " What found the candidates of the run is not in it." if self.given else ""
+        given = " The time to find the candidates of the run is not included." if self.given else ""
         return (
             f"{self.queries} queries, drawn at random, one at a time after {self.warm_up} untimed, with the "
             "models loaded and no score cached. Each stage is timed with the candidates that it gets in its "
-            "setting; a setting's time is the sum of its stages'. What settings begin with alike, and pairs "
-            "or sentences that several aggregations or settings of birch read, are timed once."
+            "setting; a setting's time is the sum of its stages'. Stages that settings share, and pairs or "
+            "sentences that several aggregations or settings of birch read, are timed once."
             f"{given}{models} {self.machine}."
         )
 
@@ -142,6 +144,7 @@ def _point_json(point: Point) -> dict[str, Any]:
         "p50_ms": point.latency and point.latency.p50,
         "p95_ms": point.latency and point.latency.p95,
         "dropped_after": point.dropped_after,
+        "ceiling": point.ceiling and point.ceiling._asdict(),
         "per_query": point.per_query,
     }
 
@@ -187,7 +190,7 @@ def trade_off(
     _check(candidates, asked, budget, timed)
     if search == "halving":
         round_ends(len(asked), first)  # a mistake there should not wait for the clock
-    sweep = Sweep([candidate.stage for candidate in candidates])
+    sweep = Sweep([each.stage for each in candidates], [each.timed or each.stage for each in candidates])
     wanted = list(range(len(candidates)))
     latencies: dict[int, Latency] = {}
     if search == "halving" and budget is not None and budget.kind == "latency":
@@ -196,6 +199,9 @@ def trade_off(
         wanted = [number for number in wanted if latencies[number].p95 <= budget.limit] or wanted
     before = sweep.work
 
+    best: dict[int, dict[str, float]] = {}  # of the settings whose lists are short, by query
+    longest: dict[int, int] = {}
+
     def attempt(some: Sequence[Query], numbers: Sequence[int]) -> Mapping[int, Tried]:
         grades = {query.id: judged[query.id] for query in some}
         found = {}
@@ -203,6 +209,11 @@ def trade_off(
             for number, run, inferences in sweep.score(some, numbers, progress=advance):
                 per_query = values([parsed], grades, run, "nonrelevant", "k")[str(parsed)]
                 found[number] = Tried(per_query, inferences)
+                longest[number] = max(longest.get(number, 0), *map(len, run.values()))
+                if longest[number] < cutoff(parsed) < ALL:
+                    ideal = {qid: ideally(ranking, grades[qid]) for qid, ranking in run.items()}
+                    of_ideal = values([parsed], grades, ideal, "nonrelevant", "k")[str(parsed)]
+                    best.setdefault(number, {}).update(of_ideal)
         return found
 
     rounds: list[Round] = []
@@ -219,7 +230,15 @@ def trade_off(
     if timed and not latencies and left:
         latencies = _timed(sweep, asked, timed, left, seed, watch)
     points = [
-        _point(candidates[number], parsed, each, latencies.get(number))
+        _point(
+            candidates[number],
+            parsed,
+            each,
+            latencies.get(number),
+            Ceiling(longest[number], over_queries(parsed, best[number].values()))
+            if longest[number] < cutoff(parsed) < ALL
+            else None,
+        )
         for number, each in sorted(seen.items())
     ]
     given = {query.id for query in asked}
@@ -246,15 +265,27 @@ def _check(
         raise InputError("no setting to try", remedy="give some")
     if not queries:
         raise InputError(
-            "no query has a relevant document", remedy="check that queries and judgments are of the same ids"
+            "no query has a relevant document", remedy="check that queries and judgments have the same ids"
         )
     if budget is not None and budget.kind == "latency" and not timed:
         raise InputError(
-            "a budget of time, and no query to be timed", remedy="time some, or count inferences"
+            "a time budget, and no query is timed", remedy="time some queries, or set a budget of inferences"
         )
 
 
-def _point(candidate: Candidate, measure: Any, seen: Seen, latency: Latency | None) -> Point:
+def ideally(ranking: Ranking, grades: Mapping[str, int]) -> Ranking:
+    """The documents of a ranking in the best order.
+
+    >>> ideally(Ranking(Query("q", ""), ("d1", "d2"), np.array([2.0, 1.0])), {"d2": 1}).ids
+    ('d2', 'd1')
+    """
+    ids = tuple(sorted(ranking.ids, key=lambda doc_id: -grades.get(doc_id, 0)))
+    return replace(ranking, ids=ids, scores=np.arange(len(ids), 0, -1.0))
+
+
+def _point(
+    candidate: Candidate, measure: Any, seen: Seen, latency: Latency | None, ceiling: Ceiling | None
+) -> Point:
     return Point(
         candidate.setting,
         repr(candidate.stage),
@@ -263,6 +294,7 @@ def _point(candidate: Candidate, measure: Any, seen: Seen, latency: Latency | No
         seen.inferences / len(seen.values),
         latency,
         seen.dropped_after,
+        ceiling,
     )
 
 
@@ -282,19 +314,13 @@ def _timed(
 
 def _timing(candidates: Sequence[Candidate], queries: int) -> Timing:
     models = dict.fromkeys(
-        f"{model.encoder.model} by {model.description}"
+        f"{model.scorer.model} by {model.description}"
         for candidate in candidates
         for model in rerankers(candidate.stage)
     )
     machine = f"{platform.system()} on {platform.machine()}, Python {platform.python_version()}"
-    given = any(isinstance(part, GivenRun) for each in candidates for part in _walk(each.stage))
+    given = any(part.found_before for each in candidates for part in walk(each.stage))
     return Timing(queries, WARM_UP, machine, list(models), given)
-
-
-def _walk(stage: Stage) -> Iterator[Stage]:
-    yield stage
-    for part in stage.parts:
-        yield from _walk(part)
 
 
 def described(setting: Setting) -> str:

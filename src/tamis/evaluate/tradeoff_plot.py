@@ -8,7 +8,7 @@ from itertools import groupby
 from tamis.core.language import Value
 from tamis.evaluate.budget import Cost, Point, frontier
 from tamis.evaluate.grid import Setting, spelled
-from tamis.evaluate.plot import INK, Scale, element, line, polyline, svg, text, widened, x_axis, y_axis
+from tamis.evaluate.plot import INK, Scale, element, line, link, polyline, svg, text, widened, x_axis, y_axis
 from tamis.evaluate.tradeoff import Tradeoff, described, milliseconds
 
 # Okabe and Ito's, told apart by the colour-blind; each has its own shape too, for print without colours.
@@ -16,30 +16,40 @@ _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#
 _SHAPES = ("circle", "square", "triangle", "diamond")
 _OTHER = ("#555", "circle")  # of a setting without the parameter that is told apart
 _WITHOUT = "without"  # its name
-_WIDTH, _HEIGHT = 720, 380
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 148, 34, 46
+_WIDTH, _HEIGHT = 720, 400
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 148, 34, 66
+_LABEL = 34  # below an axis: room for the larger letters that a phone gets
+_FINGER = 14
 _LOG_FROM = 100  # times the least: what spans more is drawn by logarithms
 
 _LABELS: Mapping[Cost, str] = {
-    "inferences": "inferences a query",
+    "inferences": "inferences per query",
     "latency": "p95 of a query, ms",
 }
 
 
-def plots(found: Tradeoff, lines: str | None = None) -> dict[str, str]:
+def plots(found: Tradeoff, lines: str | None = None, *, links: bool = False) -> dict[str, str]:
     """All plots of a trade-off by name: `inferences`, `latency` where it was measured, and the parameters
     that have several values. The values of the parameter `lines` are told apart (one that is not on the x
-    axis)."""
-    made = {"inferences": cost_plot(found, "inferences", lines)} if found.alone else {}
+    axis). With `links` each mark leads to its setting in the page, where that has its `place_of` as an id."""
+    made = {"inferences": cost_plot(found, "inferences", lines, links=links)} if found.alone else {}
     if found.timing is not None:
-        made["latency"] = cost_plot(found, "latency", lines)
+        made["latency"] = cost_plot(found, "latency", lines, links=links)
     for name in found.names:
         if len(_values(found.points, name)) > 1:
-            made[name] = parameter_plot(found, name, lines)
+            made[name] = parameter_plot(found, name, lines, links=links)
     return made
 
 
-def cost_plot(found: Tradeoff, cost: Cost, lines: str | None = None) -> str:
+def place_of(number: int) -> str:
+    """
+    >>> place_of(0)
+    'setting-1'
+    """
+    return f"setting-{number + 1}"
+
+
+def cost_plot(found: Tradeoff, cost: Cost, lines: str | None = None, *, links: bool = False) -> str:
     """Every setting that was tried on all queries, by what it costs and what it is worth. Those that differ
     in the first parameter alone are joined by a thin line, the frontier by a black one."""
     lines = lines if lines in found.names else _told_apart(found, next(iter(found.names), ""))
@@ -54,25 +64,28 @@ def cost_plot(found: Tradeoff, cost: Cost, lines: str | None = None) -> str:
     place = {id(point): (across(point.cost(cost)), up(point.value)) for point in shown}
     looks = _looks(found, lines)
     best = frontier(found.points, cost)
-    parts = [_frame(up, found.measure), x_axis(across, _HEIGHT - _BOTTOM, _LABELS[cost])]
+    parts = [_frame(up, found.measure), x_axis(across, _HEIGHT - _BOTTOM, _LABELS[cost], _LABEL)]
     parts += [
         polyline((place[id(point)] for point in joined), colour=looks[_named(joined[0], lines)][0], width=0.6)
         for joined in _joined(shown, found.names, cost)
     ]
     parts.append(polyline(_stairs([place[id(found.points[n])] for n in best]), colour=INK, width=1.5))
     marked = {id(found.points[number]) for number in best}
-    for point in sorted(shown, key=lambda point: id(point) in marked):  # those of the frontier above
+    drawn = sorted(shown, key=lambda point: id(point) in marked)  # those of the frontier above
+    marks = []
+    for point in drawn:
         on, look = id(point) in marked, looks[_named(point, lines)]
-        parts.append(_mark(*place[id(point)], *look, 5 if on else 3.5, on, _tooltip(found, point)))
+        marks.append(_mark(*place[id(point)], *look, 5 if on else 3.5, on, _tooltip(found, point)))
+    parts += _linked(found, drawn, marks, place) if links else marks
     parts += [
         _chosen(found, place),
         _legend(looks, lines, shown),
-        _note("Black: the frontier. Ring: the choice."),
+        _note("Thick line: the frontier. Ring: the choice."),
     ]
-    return svg(_WIDTH, _HEIGHT, parts, title=f"{found.measure} against {_LABELS[cost]}")
+    return svg(_WIDTH, _HEIGHT, parts, title=f"{found.measure} against {_LABELS[cost]}", links=links)
 
 
-def parameter_plot(found: Tradeoff, name: str, lines: str | None = None) -> str:
+def parameter_plot(found: Tradeoff, name: str, lines: str | None = None, *, links: bool = False) -> str:
     """A parameter's values against what they are worth: a line for each value of `lines`, and whatever else
     there is as in the choice, or where that has no such parameter, in the best setting that has it."""
     shown, others, lines = _slice(found, name, lines)
@@ -86,7 +99,7 @@ def parameter_plot(found: Tradeoff, name: str, lines: str | None = None) -> str:
     looks = _looks(found, lines)
     bottom = _HEIGHT - _BOTTOM
     worse = _worse(found)
-    axis = x_axis(across, bottom, name) if numeric else _categories(across, bottom, name, values)
+    axis = x_axis(across, bottom, name, _LABEL) if numeric else _categories(across, bottom, name, values)
     parts = [_frame(up, found.measure), axis]
     for value, (colour, shape) in looks.items():
         if not any(_named(point, lines) == value and value != _WITHOUT for point in shown):
@@ -96,14 +109,15 @@ def parameter_plot(found: Tradeoff, name: str, lines: str | None = None) -> str:
         own.sort(key=lambda point: at[point.setting[name]])
         if numeric:
             parts.append(polyline((place[id(point)] for point in own), colour=colour))
-        parts += [_mark(*place[id(p)], colour, shape, 4, id(p) not in worse, _tooltip(found, p)) for p in own]
+        marks = [_mark(*place[id(p)], colour, shape, 4, id(p) not in worse, _tooltip(found, p)) for p in own]
+        parts += _linked(found, own, marks, place) if links else marks
     own_lines = [point for point in shown if lines is None or lines in point.setting]
     parts += [_chosen(found, place), _legend(looks, lines, own_lines)]
     said = [f"With {described(others)}."] if others else []
     if any(id(point) in worse for point in shown):
         said.append("Hollow: significantly worse than the choice.")
     parts.append(_note(" ".join(said)))
-    return svg(_WIDTH, _HEIGHT, parts, title=f"{found.measure} against {name}")
+    return svg(_WIDTH, _HEIGHT, parts, title=f"{found.measure} against {name}", links=links)
 
 
 # -- parts
@@ -146,7 +160,9 @@ def _categories(across: Scale, y: float, label: str, values: Sequence[Value]) ->
     ]
     middle = (across.start + across.stop) / 2
     return (
-        line(across.start, y, across.stop, y) + "".join(names) + text(middle, y + 30, label, anchor="middle")
+        line(across.start, y, across.stop, y)
+        + "".join(names)
+        + text(middle, y + _LABEL, label, anchor="middle")
     )
 
 
@@ -180,6 +196,24 @@ def _mark(x: float, y: float, colour: str, shape: str, size: float, full: bool, 
     }[shape]
     path = " ".join(f"{x + size * dx:.2f},{y + size * dy:.2f}" for dx, dy in corners)
     return element("polygon", {"points": path, **look}, tooltip=tooltip)
+
+
+def _linked(
+    found: Tradeoff,
+    points: Sequence[Point],
+    marks: Sequence[str],
+    place: Mapping[int, tuple[float, float]],
+) -> list[str]:
+    """The marks of these points as links, above larger circles that a finger finds."""
+    numbers = {id(point): number for number, point in enumerate(found.points)}
+    around, above = [], []
+    for point, mark in zip(points, marks, strict=True):
+        x, y = place[id(point)]
+        to = f"#{place_of(numbers[id(point)])}"
+        finger = element("circle", {"cx": x, "cy": y, "r": _FINGER, "fill": "transparent"})
+        around.append(element("a", {"href": to, "tabindex": -1, "aria-hidden": "true"}, inside=finger))
+        above.append(link(to, _tooltip(found, point), mark))
+    return [*around, *above]
 
 
 def _worse(found: Tradeoff) -> set[int]:

@@ -1,6 +1,6 @@
 """Parameters chosen by cross-validation: on the training folds of each fold, and never on what it tests.
 
-Every setting ranks every query once; what a fold looks at decides, not what is computed. Each fold takes the
+Every setting ranks every query once; folds differ only in the queries that decide. Each fold takes the
 setting with the highest mean over its training (and validation) queries, of equal ones the first in the order
 of the grid, and its test queries are ranked by that. The test folds together are one run, as in Birch and in
 Lin (2018): its mean is the result.
@@ -21,7 +21,7 @@ from tamis.evaluate.folds import Fold, check_folds
 from tamis.evaluate.grid import Grid, Setting, settings
 from tamis.evaluate.judgments import with_relevant
 from tamis.evaluate.measures import evaluate, parse_measures
-from tamis.evaluate.prefixes import run_each
+from tamis.evaluate.sweep import run_each
 from tamis.formats import Qrels
 
 
@@ -102,8 +102,8 @@ def cross_validate(
     """Tune a pipeline on the training folds, and rank each fold's test queries with what was best there.
 
     `grid` is the values of each parameter, or a list of settings for each fold (as `around` makes them).
-    `progress` is told how many more settings are done. A judged query that a setting finds nothing for counts
-    zero; one without a relevant document counts nowhere.
+    `progress` is told how many more settings are done. A judged query without results counts as zero; one
+    without a relevant document is not counted.
 
     >>> import tempfile
     >>> from tamis import Document, Index
@@ -203,7 +203,7 @@ def _check(folds: Sequence[Fold], known: Mapping[str, Query], judged: Qrels) -> 
             if not any(qid in judged for qid in qids):
                 raise InputError(
                     f"no {part} query of fold {number} has a relevant document",
-                    remedy="check that folds and judgments are of the same queries",
+                    remedy="check that folds and judgments have the same queries",
                 )
             missing = [qid for qid in qids if qid in judged and qid not in known]
             if missing:

@@ -1,12 +1,14 @@
-"""The field's files: corpora, queries, relevance judgments and runs, read and written.
+"""Reading and writing corpora, queries, relevance judgments and runs.
 
-Everything here reads plain, `.gz` and `.zst` files and the standard input (`-`), says what is wrong with a
-file in one line that names the line, and writes all or nothing. `irds:NAME` in place of a corpus, queries or
-judgments is a dataset of ir_datasets (`pip install 'tamis[irds]'`).
+Everything here reads plain, `.gz` and `.zst` files and the standard input (`-`), reports an error in a file
+in one line that names the line, and writes completely or not at all. `irds:NAME` instead of a corpus, queries
+or judgments is a dataset of ir_datasets (`pip install ir-datasets`).
 """
 
 from tamis.formats.candidates import Candidates, read_candidates
-from tamis.formats.corpora import CorpusFormat, read_corpus
+from tamis.formats.corpora import read_corpus
+from tamis.formats.folders import LeftOut
+from tamis.formats.kinds import CorpusFormat
 from tamis.formats.lines import SkipReport
 from tamis.formats.qrels import Qrels, QrelsFormat, read_qrels, write_qrels
 from tamis.formats.runs import RunLine, RunRow, read_run, read_run_lines, write_run
@@ -17,6 +19,7 @@ from tamis.text.topics import TopicField
 __all__ = [
     "Candidates",
     "CorpusFormat",
+    "LeftOut",
     "Qrels",
     "QrelsFormat",
     "QueryFormat",

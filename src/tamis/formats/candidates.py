@@ -25,8 +25,8 @@ class Candidates:
 def read_candidates(path: PathLike, *, skipped: SkipReport | None = None) -> Candidates:
     """The candidates of a file whose lines are `qid docid query text`, separated by tabs.
 
-    The lines may come in any order, and that order says nothing: MS MARCO's is not that of a ranking. The
-    same id must have the same text wherever it comes.
+    The lines may be in any order, and the order carries no meaning: MS MARCO's is not that of a ranking. An
+    id must have the same text wherever it occurs.
 
     >>> file = getfixture("tmp_path") / "top1000.dev.tsv"
     >>> _ = file.write_text("q1\\td7\\twhich sieve\\tA tamis.\\nq1\\td3\\twhich sieve\\tA drum.\\n")
@@ -56,8 +56,8 @@ def read_candidates(path: PathLike, *, skipped: SkipReport | None = None) -> Can
 
 
 def _parse(line: str, found: Candidates) -> tuple[Query, Document]:
-    """The query and the document of a line: those that are found already, since a passage may come for a
-    hundred queries and its text is to be held once."""
+    """The query and the document of a line: existing objects are reused, because a passage may occur for a
+    hundred queries and its text is held once."""
     cells, columns = line.split("\t", _WIDTH), line.count("\t") + 1
     if columns != _WIDTH:
         problem = f"{columns} tab-separated columns where candidates have {_WIDTH}"

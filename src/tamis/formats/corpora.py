@@ -1,53 +1,49 @@
-"""Corpora: JSONL (BEIR), CSV, TSV (MS MARCO), TREC SGML, folders of text and ir_datasets, one document at
-a time."""
+"""Corpora: JSONL (BEIR), CSV, TSV (MS MARCO), TREC SGML, Parquet and Arrow, folders of texts, web pages, PDF
+and office files, and ir_datasets, one document at a time."""
 
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 from tamis.base.documents import Document
 from tamis.base.errors import InputError, TamisError, quoted
 from tamis.formats import irds
+from tamis.formats.apart import Reader
+from tamis.formats.charset import decoded
 from tamis.formats.csv_rows import read_rows
-from tamis.formats.json_lines import first_filled, first_present, parse_object, to_id, to_text
+from tamis.formats.folders import (
+    Entry,
+    LeftOut,
+    both_kinds,
+    could_be_corpus,
+    is_beir,
+    list_folder,
+)
+from tamis.formats.json_lines import parse_object
+from tamis.formats.kinds import EXTRAS, RECORDS, SUFFIXES, CorpusFormat, format_of, install_for, suffix_of
 from tamis.formats.lines import (
     LONGEST_RECORD,
     SkipReport,
     check_no_header,
     located,
+    read_bytes,
     read_lines,
     skip_file_or_raise,
     skip_or_raise,
 )
+from tamis.formats.man_pages import read_man
+from tamis.formats.markup import read_markdown, read_rst
+from tamis.formats.pages import Page, looks_binary
+from tamis.formats.records import ID_KEYS, TEXT_KEYS, document_of, plain
 from tamis.formats.sgml import read_trec_documents
-from tamis.storage.files import COMPRESSED_SUFFIXES, STDIN, PathLike, read_text
+from tamis.formats.tables import read_table
+from tamis.storage.files import STDIN, PathLike, read_text
 
-CorpusFormat = Literal["jsonl", "csv", "tsv", "trec", "text"]
-
-ID_KEYS = ("_id", "id", "docid")
-TEXT_KEYS = ("text", "contents", "content", "body")
-
-_SUFFIXES: dict[str, CorpusFormat] = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".trec": "trec",
-    ".sgml": "trec",
-    ".txt": "text",
-    ".md": "text",
-}
-# Inside a folder fewer names count: a stray package.json does not make a folder of notes a corpus.
-FOLDER_SUFFIXES = (".jsonl", ".csv", ".tsv", ".trec", ".txt", ".md")
-# What makes a BEIR folder, and what belongs to it: the queries, and a folder or files of judgments.
-BEIR_CORPUS = "corpus.jsonl"
-_OF_BEIR = (BEIR_CORPUS, "queries.jsonl", "qrels")
 _MOST_COLUMNS = 8  # of a TSV that are looked at: one too many is enough to know
 _HEADER_REMEDY = "read the file as csv (--format csv), or take the line out"
 
@@ -56,17 +52,18 @@ class _Source(NamedTuple):
     path: PathLike
     format: CorpusFormat | Literal["irds"]
     name: str  # the id, where the file is one document
+    spared: bool = False  # left out if it is bad, by a reader that counts such files
 
 
 class Place(NamedTuple):
-    """Where a document stands in a corpus.
+    """The location of a document in a corpus.
 
     >>> str(Place("corpus.jsonl", 7, "jsonl")), str(Place("notes/soup.txt", None, "text"))
     ('corpus.jsonl, line 7', 'notes/soup.txt')
     """
 
     path: str
-    line: int | None  # the first of the document; None where it is the whole file, or has no lines
+    line: int | None  # first line of the document; None if it is the whole file, or has no lines
     format: CorpusFormat | Literal["irds"]
 
     def __str__(self) -> str:
@@ -77,34 +74,44 @@ _Numbered = Iterator[tuple[int | None, Document]]  # documents with their lines
 
 
 def read_corpus(
-    *paths: PathLike, format: CorpusFormat | None = None, skipped: SkipReport | None = None
+    *paths: PathLike,
+    format: CorpusFormat | None = None,
+    skipped: SkipReport | None = None,
+    left_out: LeftOut | None = None,
 ) -> Iterator[Document]:
     """The documents of files and folders, read one at a time, in order.
 
     The format follows from the suffix (before `.gz` or `.zst`) unless `format` names it; `-` is the standard
-    input, JSONL by default:
+    input, JSONL by default. In files of records each record is a document:
 
     - jsonl: id in `_id`, `id` or `docid` (numbers become strings), text in `text`, `contents`, `content` or
       `body` (the first of them that is neither `null` nor blank), optional `title` and `metadata`; every
       other key is kept in the metadata, even an empty one. `null` text and titles are empty.
     - csv: the first line names the columns as the keys of jsonl are named, in any case; commas, semicolons
       or tabs separate them; see `tamis.formats.csv_rows`.
+    - parquet, arrow: columns named as the keys of jsonl (the extra `arrow`).
     - tsv: `id text`, `id title text` or MS MARCO's `id url title body` (the url goes to the metadata); the
       first line decides which.
     - trec: `<DOC>` elements; see `tamis.formats.sgml`.
-    - text: the file is one document, its name is the id.
+
+    Any other file is one document, and its name is the id:
+
+    - text: as it is; markdown, rst: with the first heading as the title; man: a manual page.
+    - html: the title and the main text; pdf (the extra `pdf`); office: docx, pptx, xlsx, odt, odp,
+      ods and epub. Another process reads these, so that a hostile file ends that process alone.
 
     A folder that holds `corpus.jsonl` is a BEIR folder: that file alone is read. Any other folder is read
-    recursively and in sorted order, without hidden files: its `.jsonl`, `.csv`, `.tsv` and `.trec` files, or
-    its `.txt` and `.md` files with their relative paths as ids. With a `format`, the files with its
-    suffixes, or every file where none has them (TREC's disks have no suffixes). Pipes, sockets and devices
-    in it are left out: reading one may wait without end.
+    recursively and in sorted order, without hidden files: its files of records, or its files that are one
+    document each, with their relative paths as ids. With a `format`, the files with its suffixes, or every
+    file where none has them (TREC's disks have no suffixes); `files` stands for all kinds that are one
+    document. Pipes, sockets and devices in it are left out: reading one may wait without end.
 
     `irds:NAME` is a dataset of ir_datasets, whatever the `format`; see `tamis.formats.irds`.
 
-    Paths are checked at once. Empty texts and NUL characters are allowed; whether ids repeat is for the
-    store to find out. A bad line (or a bad file, where a file is a document) is an `InputError`, or is
-    counted in `skipped` and left out.
+    Paths are checked at once. Empty texts and NUL characters are allowed; the document store checks for
+    duplicate ids. A bad line (or a bad file, where a file is a document) is an `InputError`, or is counted in
+    `skipped` and left out. `left_out` learns what the folders hold that is not read, and then their bad files
+    count there and stop nothing.
 
     >>> file = getfixture("tmp_path") / "corpus.jsonl"
     >>> _ = file.write_text('{"_id": 7, "title": "Tamis", "text": "A sieve.", "year": 1900}')
@@ -114,34 +121,28 @@ def read_corpus(
     if format is not None and format not in get_args(CorpusFormat):
         remedy = f"use one of {', '.join(get_args(CorpusFormat))}"
         raise InputError(f"unknown corpus format {format!r}", remedy=remedy)
-    sources = [source for path in paths for source in _sources(path, format)]
-    return _read_sources(sources, skipped)
+    sources = [source for path in paths for source in _sources(path, format, left_out)]
+    return _read_sources(sources, skipped, left_out)
 
 
 def files_left_out(folder: Path, format: CorpusFormat | None = None) -> list[Path]:
-    """The files of a folder that `read_corpus` passes over though nobody told it to: those whose format it
-    cannot tell, those that are no regular files and, in a BEIR folder, those that could be a corpus too.
+    """The files of a folder that `read_corpus` does not read, without hidden ones; in a BEIR folder those
+    that could be a corpus.
 
     >>> folder = getfixture("tmp_path")
-    >>> for name in ("a.txt", "b.md", "c.pdf"):
+    >>> for name in ("a.txt", "b.md", "c.png"):
     ...     (folder / name).touch()
     >>> [path.name for path in files_left_out(folder)]
-    ['c.pdf']
-    >>> for name in ("corpus.jsonl", "queries.jsonl", "licence.pdf"):
+    ['c.png']
+    >>> for name in ("corpus.jsonl", "queries.jsonl", "licence.png"):
     ...     (folder / name).touch()
     >>> [path.name for path in files_left_out(folder)]
     ['a.txt', 'b.md']
     """
-    files = _visible_files(folder)
+    left = [file.path for file in list_folder(folder, format)[1] if file.why != "hidden"]
     if is_beir(folder, format):
-        wanted = _SUFFIXES if format is None else [key for key in _SUFFIXES if _SUFFIXES[key] == format]
-        others = (path for path in files if _suffix(path) in wanted)
-        return [path for path in others if not path.relative_to(folder).parts[0].startswith(_OF_BEIR)]
-    if format is not None:
-        own = [path for path in files if _SUFFIXES.get(_suffix(path)) == format]
-        read = own if any(not is_special(path) for path in own) else files
-        return [path for path in read if is_special(path)]
-    return sorted(set(files) - {Path(source.path) for source in _folder_sources(folder, None)})
+        return [path for path in left if could_be_corpus(path, folder, format)]
+    return left
 
 
 def files_read(folder: Path) -> list[Path]:
@@ -153,42 +154,17 @@ def files_read(folder: Path) -> list[Path]:
     >>> [path.name for path in files_read(folder)]
     ['a.txt']
     """
-    if (corpus := _beir_corpus(folder, None)) is not None:
-        return [corpus]
-    files = _visible_files(folder)
-    return [path for path in files if _suffix(path) in FOLDER_SUFFIXES] or files
-
-
-def is_special(path: Path) -> bool:
-    """Whether a file in a folder is no regular one, but a pipe, a socket or a device.
-
-    >>> is_special(Path("/dev/null")), is_special(Path("no such file"))
-    (True, False)
-    """
-    try:
-        return not stat.S_ISREG(path.stat().st_mode)
-    except OSError:  # which reading it explains
-        return False
-
-
-def is_beir(folder: Path, format: CorpusFormat | None = None) -> bool:
-    """Whether a folder is read as BEIR's, that is whether its `corpus.jsonl` alone is.
-
-    >>> folder = getfixture("tmp_path")
-    >>> (folder / "corpus.jsonl.gz").touch()
-    >>> is_beir(folder), is_beir(folder, "tsv")
-    (True, False)
-    """
-    return _beir_corpus(folder, format) is not None
+    read, left = list_folder(folder, None)
+    return [entry.path for entry in read] or [file.path for file in left if file.why != "hidden"]
 
 
 def places_of(
     doc_id: str, *paths: PathLike, format: CorpusFormat | None = None, first: int | None = None
 ) -> list[Place]:
-    """Where the documents with this id stand among the `first` of a corpus: two places at most, fewer where
-    files cannot be read again.
+    """The locations of the documents with this id among the `first` of a corpus: at most two, fewer if files
+    cannot be read again.
 
-    It reads the corpus anew, so that nothing needs to be kept of each document for an error that is rare.
+    It reads the corpus again, so that nothing needs to be stored per document for a rare error.
 
     >>> file = getfixture("tmp_path") / "corpus.jsonl"
     >>> _ = file.write_text('{"id": 1, "text": "a"}\\n{"id": 2, "text": "b"}\\n{"id": 1, "text": "c"}')
@@ -197,8 +173,8 @@ def places_of(
     """
     found: list[Place] = []
     try:
-        sources = [source for path in paths for source in _sources(path, format) if _can_reread(source)]
-        for source, line, document in islice(_located_documents(sources, SkipReport()), first):
+        sources = [source for path in paths for source in _sources(path, format, None) if _can_reread(source)]
+        for source, line, document in islice(_located_documents(sources, SkipReport(), None), first):
             if document.id == doc_id:
                 found.append(Place(os.fspath(source.path), line, source.format))
                 if len(found) == 2:
@@ -215,112 +191,134 @@ def _can_reread(source: _Source) -> bool:
     return os.fspath(source.path) != STDIN and Path(source.path).is_file()
 
 
-def _read_sources(sources: list[_Source], skipped: SkipReport | None) -> Iterator[Document]:
-    for _, _, document in _located_documents(sources, skipped):
+def _read_sources(
+    sources: list[_Source], skipped: SkipReport | None, left_out: LeftOut | None
+) -> Iterator[Document]:
+    for _, _, document in _located_documents(sources, skipped, left_out):
         yield document
 
 
 def _located_documents(
-    sources: list[_Source], skipped: SkipReport | None
+    sources: list[_Source], skipped: SkipReport | None, left_out: LeftOut | None
 ) -> Iterator[tuple[_Source, int | None, Document]]:
-    for source in sources:
-        if (broken := _broken_link(source)) is not None:
-            skip_file_or_raise(broken, skipped)
-            continue
-        for line, document in _READERS[source.format](source, skipped):
-            yield source, line, document
+    with ExitStack() as stack:
+        reader: Reader | None = None
+        for source in sources:
+            spared = left_out.bad if left_out is not None and source.spared else skipped
+            if (broken := _broken_link(source)) is not None:
+                skip_file_or_raise(broken, spared)
+                continue
+            if source.format in _READERS:
+                for line, document in _READERS[source.format](source, spared):
+                    yield source, line, document
+                continue
+            if source.format in _APART and reader is None:
+                reader = stack.enter_context(Reader())
+            try:
+                document = _file_document(source, reader)
+            except TamisError as error:
+                skip_file_or_raise(_as_input_error(error, source.path), spared)
+            else:
+                yield source, None, document
+
+
+def _as_input_error(error: TamisError, path: PathLike) -> InputError:
+    if isinstance(error, InputError):
+        return error
+    return InputError(error.problem, remedy=error.remedy, path=os.fspath(path))
+
+
+def _file_document(source: _Source, reader: Reader | None) -> Document:
+    """The document of a file that is one."""
+    name, path = _file_id(source), Path(source.path)
+    if source.format in _APART:
+        assert reader is not None
+        if os.fspath(source.path) == STDIN:
+            raise InputError(f"{source.format} cannot be read from a pipe", remedy="give a file")
+        found = reader.read(path, source.format)
+    else:
+        try:
+            found = _PAGES[source.format](source.path)
+        except InputError as error:
+            raise error if error.path else InputError(error.problem, remedy=error.remedy, path=path) from None
+    return Document(name, found.text, found.title, {"url": found.url} if found.url else {})
+
+
+def _text_of(path: PathLike) -> str:
+    text = read_text(path, LONGEST_RECORD)
+    if looks_binary(text):
+        raise InputError("binary, not text", remedy="rename it, or leave it out")
+    return text
+
+
+def _man_text(path: PathLike) -> str:
+    return decoded(read_bytes(path, LONGEST_RECORD)).replace("\r\n", "\n")
 
 
 def _broken_link(source: _Source) -> InputError | None:
-    """The error for a link in a folder to what is not there: "no such file" would be said of a name that
-    whoever looks into the folder sees."""
+    """The error for a broken link in a folder: "no such file" would be confusing, because the folder lists
+    the name."""
     path = Path(source.path)
     if not path.is_symlink():
         return None
     try:
         path.stat()
     except FileNotFoundError:
-        remedy = "remove the link, or put the file where it leads"
-        return InputError(f"a link to what is not there ({path.readlink()})", remedy=remedy, path=path)
+        remedy = "remove the link, or restore the file it points to"
+        return InputError(f"a broken link ({path.readlink()})", remedy=remedy, path=path)
     except OSError:  # which reading it explains
         pass
     return None
 
 
-def _sources(path: PathLike, format: CorpusFormat | None) -> list[_Source]:
+def _sources(path: PathLike, format: CorpusFormat | None, left_out: LeftOut | None) -> list[_Source]:
     if os.fspath(path) == STDIN:
-        return [_Source(STDIN, format or "jsonl", "stdin")]
+        return [_Source(STDIN, "text" if format == "files" else format or "jsonl", "stdin")]
     if (dataset := irds.dataset_name(path)) is not None:
         irds.dataset_with(dataset, "docs")
         return [_Source(path, "irds", dataset)]
     path = Path(path)
     if path.is_dir():
-        return _folder_sources(path, format)
+        return _folder_sources(path, format, left_out)
     if not path.exists():
         raise InputError("no such file or folder", remedy="check the path", path=path)
-    chosen = format or _SUFFIXES.get(_suffix(path))
+    chosen = format_of(path) if format in (None, "files") else format
     if chosen is None:
         formats = ", ".join(get_args(CorpusFormat))
         remedy = f"give the format (--format): {formats}; or convert the file to one of these"
         raise InputError(f"the suffix {quoted(path.suffix)} names no corpus format", remedy=remedy, path=path)
+    extra = EXTRAS.get(chosen)
+    if extra is not None and extra.is_missing():
+        problem = f"reading {suffix_of(path) or chosen} needs {extra.module}, which is not installed"
+        raise InputError(problem, remedy=extra.install, path=path)
     return [_Source(path, chosen, path.name)]
 
 
-def _suffix(path: Path) -> str:
-    """The lower-case suffix that tells the format: that of `a.tsv.gz` is `.tsv`."""
-    if path.suffix.lower() in COMPRESSED_SUFFIXES:
-        path = path.with_suffix("")
-    return path.suffix.lower()
+def _folder_sources(folder: Path, format: CorpusFormat | None, left_out: LeftOut | None) -> list[_Source]:
+    read, left = list_folder(folder, format)
+    if format is None and (both := both_kinds(read)):
+        names = " and ".join(path.name for path in both)
+        problem = f"holds both corpus files and text files ({names})"
+        remedy = "give the format (--format): files for those that are one document each, or the records'"
+        raise InputError(problem, remedy=remedy, path=folder)
+    if left_out is not None:
+        left_out.files += left
+    if not read:
+        needed = {install for file in left if file.why == "extra" and (install := install_for(file.path))}
+        remedy = f"give a folder with {_SUFFIXES_NAMED} files, or the format (--format)"
+        raise InputError("holds no corpus file", remedy=" and ".join(sorted(needed)) or remedy, path=folder)
+    return [_source_of(folder, entry) for entry in read]
 
 
-def _folder_sources(folder: Path, format: CorpusFormat | None) -> list[_Source]:
-    if (corpus := _beir_corpus(folder, format)) is not None:
-        return [_Source(corpus, "jsonl", corpus.name)]
-    files = [path for path in _visible_files(folder) if not is_special(path)]
-    known = [path for path in files if _suffix(path) in FOLDER_SUFFIXES]
-    if format is None:
-        formats = {_SUFFIXES[_suffix(path)]: path for path in reversed(known)}
-        if "text" in formats and len(formats) > 1:
-            names = " and ".join(sorted(path.name for path in formats.values()))
-            problem = f"holds both corpus files and text files ({names})"
-            raise InputError(problem, remedy="give the format (--format)", path=folder)
-        chosen = known
-    else:
-        chosen = [path for path in files if _SUFFIXES.get(_suffix(path)) == format] or files
-    if not chosen:
-        remedy = f"give a folder with {', '.join(FOLDER_SUFFIXES)} files, or the format (--format)"
-        raise InputError("holds no corpus file", remedy=remedy, path=folder)
-    return [
-        _Source(path, format or _SUFFIXES[_suffix(path)], path.relative_to(folder).as_posix())
-        for path in chosen
-    ]
-
-
-def _beir_corpus(folder: Path, format: CorpusFormat | None) -> Path | None:
-    if format not in (None, "jsonl"):
-        return None
-    names = (BEIR_CORPUS + suffix for suffix in ("", *COMPRESSED_SUFFIXES))
-    return next((folder / name for name in names if (folder / name).is_file()), None)
-
-
-def _visible_files(folder: Path) -> list[Path]:
-    def refuse(error: OSError) -> None:  # or os.walk passes it over, and nobody misses the documents in it
-        remedy = "check that you may read it"
-        raise InputError(
-            f"cannot be opened ({error.strerror})", remedy=remedy, path=error.filename
-        ) from error
-
-    found = []
-    for parent, folders, names in os.walk(folder, onerror=refuse):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [Path(parent, name) for name in names if not name.startswith(".")]
-    return sorted(found, key=lambda path: path.as_posix())
+def _source_of(folder: Path, entry: Entry) -> _Source:
+    is_file = entry.format not in RECORDS
+    return _Source(entry.path, entry.format, entry.path.relative_to(folder).as_posix(), spared=is_file)
 
 
 def _read_jsonl(source: _Source, skipped: SkipReport | None) -> _Numbered:
     for number, line in read_lines(source.path, skipped=skipped):
         try:
-            document = _document(parse_object(line))
+            document = document_of(parse_object(line))
         except InputError as error:
             skip_or_raise(located(error, source.path, number), skipped)
         else:
@@ -330,24 +328,21 @@ def _read_jsonl(source: _Source, skipped: SkipReport | None) -> _Numbered:
 def _read_csv(source: _Source, skipped: SkipReport | None) -> _Numbered:
     for number, record in read_rows(source.path, (ID_KEYS, TEXT_KEYS), optional=("title",), skipped=skipped):
         try:
-            document = _document(record)
+            document = document_of(record)
         except InputError as error:
             skip_or_raise(located(error, source.path, number), skipped)
         else:
             yield number, document
 
 
-def _document(record: dict[str, Any]) -> Document:
-    """The record's document; empties `record` of what it takes, so that the rest is metadata."""
-    id_key, text_key = first_present(record, ID_KEYS), first_filled(record, TEXT_KEYS)
-    document_id, text = to_id(record.pop(id_key)), to_text(record.pop(text_key), text_key)
-    title = to_text(record.pop("title", None), "title")
-    metadata = record.pop("metadata", None)
-    if isinstance(metadata, dict):
-        record = metadata | record
-    elif metadata is not None:
-        record["metadata"] = metadata
-    return Document(document_id, text, title, record)
+def _read_table(source: _Source, skipped: SkipReport | None) -> _Numbered:
+    for number, row in read_table(source.path, source.format):
+        try:
+            document = document_of({key: plain(value) for key, value in row.items()})
+        except InputError as error:
+            skip_or_raise(located(error, source.path, number), skipped)
+        else:
+            yield number, document
 
 
 def _read_tsv(source: _Source, skipped: SkipReport | None) -> _Numbered:
@@ -383,15 +378,6 @@ def _read_trec(source: _Source, skipped: SkipReport | None) -> _Numbered:
     yield from read_trec_documents(source.path, skipped)
 
 
-def _read_text(source: _Source, skipped: SkipReport | None) -> _Numbered:
-    try:
-        document = Document(_file_id(source), read_text(source.path, LONGEST_RECORD))
-    except InputError as error:
-        skip_file_or_raise(error, skipped)
-    else:
-        yield None, document
-
-
 def _read_irds(source: _Source, skipped: SkipReport | None) -> _Numbered:
     for document in irds.documents(source.name, skipped):
         yield None, document
@@ -411,6 +397,16 @@ _READERS: dict[str, Callable[[_Source, SkipReport | None], _Numbered]] = {
     "csv": _read_csv,
     "tsv": _read_tsv,
     "trec": _read_trec,
-    "text": _read_text,
+    "parquet": _read_table,
+    "arrow": _read_table,
     "irds": _read_irds,
 }
+# Files that are one document each: those that are simple are read here, and the others apart.
+_PAGES: dict[str, Callable[[PathLike], Page]] = {
+    "text": lambda path: Page("", _text_of(path)),
+    "markdown": lambda path: read_markdown(_text_of(path)),
+    "rst": lambda path: read_rst(_text_of(path)),
+    "man": lambda path: read_man(_man_text(path)),
+}
+_APART = ("html", "pdf", "office")
+_SUFFIXES_NAMED = ", ".join(sorted(SUFFIXES))

@@ -1,4 +1,4 @@
-"""CSV, as spreadsheets and databases write it: a line that names the columns, then the rows."""
+"""CSV as written by spreadsheets and databases: a header that names the columns, then the rows."""
 
 from __future__ import annotations
 
@@ -98,9 +98,9 @@ def _rows(stream: BinaryIO, names: Collection[str], path: PathLike) -> Iterator[
 
 
 class _Lines:
-    r"""The lines, ended by `\n`. What is not UTF-8 is noted in `bad`, not raised: its row goes on, and only
-    the reader finds where it ends. `held` are the bytes of the row so far; a row of too many is raised even
-    where rows may be skipped, as nothing tells where it ends."""
+    r"""The lines, ended by `\n`. Invalid UTF-8 is recorded in `bad` and not raised: the row continues, and
+    only the reader finds its end. `held` is the number of bytes of the row so far; a row that is too long is
+    an error even if rows may be skipped, because its end is unknown."""
 
     def __init__(self, stream: BinaryIO, path: PathLike) -> None:
         self.bad: list[InputError] = []

@@ -1,12 +1,10 @@
-"""The collections of ir_datasets by their names: `irds:beir/scifact/test` wherever a file is expected.
+"""The collections of ir_datasets by name: `irds:beir/scifact/test` may be given wherever a file is expected.
 
-ir_datasets (MacAvaney et al. 2021, https://ir-datasets.com) fetches what it does not have yet into a folder
-of its own; that, its progress and the terms of use that it shows are its business. Here its records become
-ours:
+ir_datasets (MacAvaney et al. 2021, https://ir-datasets.com) downloads missing files into its own folder, and
+shows progress and terms of use itself. This module converts its records:
 
-- documents: the text is what ir_datasets takes for it (`default_text()`, which is more than one field of
-  some), or else `text` or `body`; `title`, where there is one, is kept apart; other fields that are strings
-  are metadata.
+- documents: the text is `default_text()`, which may join several fields, or else `text` or `body`; a `title`
+  is kept separately; other string fields are metadata.
 - queries: the text is `default_text()`, or else `text`, `title` or `query`; the parts of a topic are `title`
   (or `text` or `query`), `description` and `narrative`. Line breaks become spaces.
 - judgments: `relevance`.
@@ -14,7 +12,9 @@ ours:
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -25,6 +25,7 @@ from typing import Any, Literal
 
 from tamis.base.documents import Document, Query
 from tamis.base.errors import InputError, MissingDependencyError, TamisError, quoted
+from tamis.base.extras import install
 from tamis.formats.lines import SkipReport, skip_or_raise
 from tamis.storage.files import PathLike
 from tamis.text.topics import TopicField, represented
@@ -33,7 +34,7 @@ Part = Literal["docs", "queries", "qrels"]
 
 PREFIX = "irds:"
 
-# What is the text, or the text with its markup: it is stored once.
+# Fields that hold the text, or the text with markup: it is stored only once.
 _TEXTS = {"text", "body", "abstract", "headings", "headline", "extra_text", "source_text"}
 _TEXTS |= {"marked_up_doc", "marked_up_text", "html", "source_xml"}
 _TOPIC_PARTS = {
@@ -42,11 +43,14 @@ _TOPIC_PARTS = {
     "narr": ("narrative", "narr"),
 }
 _LONGEST = 200  # characters of another library's complaint, in an error of one line
-_INSTALL = "pip install 'tamis[irds]'"
+#: What ir_datasets says of a download that failed, and an error of ours says again in one line.
+_SAID = re.compile(
+    r"\[starting\] opening|\[error\] |Download failed|download error: .* Retrying from start\.$"
+)
 
 
 def dataset_name(path: PathLike) -> str | None:
-    """The name of a dataset, where that is given instead of a file.
+    """The name of a dataset, if one is given instead of a file.
 
     >>> dataset_name("irds:beir/scifact/test"), dataset_name("corpus.jsonl"), dataset_name("./irds:mine.tsv")
     ('beir/scifact/test', None, None)
@@ -116,7 +120,9 @@ def judgments(name: str, skipped: SkipReport | None = None) -> dict[str, dict[st
         for record in dataset.qrels_iter():
             qid, docid, grade = str(record.query_id), str(record.doc_id), int(record.relevance)
             judged = found.setdefault(qid, {})
-            if judged.setdefault(docid, grade) != grade:  # as those of a topic's aspects, or of passages
+            if (
+                judged.setdefault(docid, grade) != grade
+            ):  # such as those of the aspects of a topic, or of passages
                 problem = f"{quoted(docid)} is judged {grade} for {quoted(qid)}, and {judged[docid]} above"
                 remedy = f"write them by `ir_datasets export {name} qrels`, and keep one of each"
                 skip_or_raise(_error(name, problem, remedy), skipped)
@@ -133,7 +139,7 @@ def to_document(record: Any) -> Document:
     title = _first(record, ("title",))
     if hasattr(record, "default_text"):
         text = record.default_text() or ""
-        # most put the title before the text: what is searched is then the same, and the title can be shown
+        # most put the title before the text: the indexed text is then the same, and the title can be shown
         if text.startswith(title) and not (rest := text[len(title) :])[:1].strip():
             text = rest.lstrip()
     else:
@@ -180,9 +186,15 @@ def _flat(text: str) -> str:
 def _package(name: str) -> Any:
     if find_spec("ir_datasets") is None:
         raise MissingDependencyError(
-            f"{PREFIX}{name} needs ir_datasets, which is not installed", remedy=_INSTALL
+            f"{PREFIX}{name} needs ir_datasets, which is not installed", remedy=install("ir-datasets")
         )
-    return import_module("ir_datasets")
+    package = import_module("ir_datasets")
+    logging.getLogger("ir_datasets").addFilter(_is_news)  # the same one again adds nothing
+    return package
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return not _SAID.match(record.getMessage())
 
 
 def _error(name: str, problem: str, remedy: str) -> InputError:
@@ -195,22 +207,24 @@ def _in_query(error: InputError, name: str, query_id: str) -> InputError:
 
 @contextmanager
 def _one_line(name: str) -> Iterator[None]:
-    """Turn whatever ir_datasets raises into one of our errors: it has none of its own, but lets through what
-    a download, an archive or a parser raises."""
+    """Turn any exception of ir_datasets into an error of tamis: it has no error classes and passes on those
+    of downloads, archives and parsers."""
     try:
         yield
     except TamisError:
         raise
     except ImportError as error:  # it says which package a dataset needs, and how to install that
         problem, _, remedy = _flat(str(error)).partition(". ")
-        raise MissingDependencyError(f"{PREFIX}{name}: {problem}", remedy=remedy or _INSTALL) from error
+        raise MissingDependencyError(
+            f"{PREFIX}{name}: {problem}", remedy=remedy or install("ir-datasets")
+        ) from error
     except FileNotFoundError as error:
         page = f"https://ir-datasets.com/{name.partition('/')[0]}.html"
         problem = f"{error.filename or error} is not there"
-        remedy = f"its owners hand it out on request: {page} says how, and where to put it"
+        remedy = f"its owners provide it on request: {page} says how, and where to put it"
         raise _error(name, problem, remedy) from error
     except Exception as error:
-        first = _first_of(error) if isinstance(error, OSError) else error
+        first = _first_of(error)
         said = f"{type(first).__name__}: {_flat(str(first))[:_LONGEST]}"
         home = import_module("ir_datasets").util.home_path()
         remedy = f"check the network, or copy {home} from a machine that has read it"
@@ -219,6 +233,10 @@ def _one_line(name: str) -> Iterator[None]:
 
 def _first_of(error: BaseException) -> BaseException:
     """What the network said, beneath what three libraries say of it."""
+    if isinstance(error, RuntimeError) and len(error.args) == 2 and isinstance(error.args[1], list):
+        error = error.args[1][-1][1]  # each source of a download, with what it said
+    if not isinstance(error, OSError):
+        return error
     while inner := error.__cause__ or error.__context__:
         error = inner
     return error

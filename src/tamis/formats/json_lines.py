@@ -1,4 +1,4 @@
-"""One JSON object a line: the checks that corpora and queries share, and those that a row of CSV shares."""
+"""One JSON object per line: the checks shared by corpora and queries, some of them also by CSV rows."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def parse_object(line: str) -> dict[str, Any]:
     {'_id': 'd1', 'text': 'café'}
     >>> parse_object("[1, 2]")
     Traceback (most recent call last):
-    tamis.base.errors.InputError: not a JSON object: write one {...} a line, as jq -c '.[]' does of an array
+    tamis.base.errors.InputError: not a JSON object: write one {...} per line, as jq -c '.[]' does of an array
     >>> parse_object('{"_id": "d1')
     Traceback (most recent call last):
-    tamis.base.errors.InputError: not JSON (Unterminated string starting at column 9): write one {...} a line
+    tamis.base.errors.InputError: not JSON (Unterminated string starting at column 9): write one ...
     """
     try:
         value = json.loads(line, parse_constant=_refuse)
@@ -44,7 +44,7 @@ def parse_object(line: str) -> dict[str, Any]:
         check_numbers(value)
     except ValueError as error:
         raise InputError(str(error), remedy="write it as a string, or leave it out") from None
-    # Half of a surrogate pair is legal in a JSON escape but in no UTF-8 file: found here, not when stored.
+    # Half of a surrogate pair is legal in a JSON escape but not in UTF-8: refused here, before it is stored.
     if "\\ud" in line or "\\uD" in line:
         try:
             json.dumps(value, ensure_ascii=False).encode()
@@ -54,13 +54,13 @@ def parse_object(line: str) -> dict[str, Any]:
 
 
 def _refuse(constant: str) -> None:
-    """Python reads and writes them, and no other parser reads what it wrote."""
+    """Python reads and writes NaN and Infinity, but no other parser reads them."""
     raise InputError(f"{constant} is not JSON", remedy="write null, or leave it out")
 
 
 def _one_a_line(line: str) -> str:
     array = line.lstrip().startswith("[")  # what most programs call JSON
-    return "write one {...} a line" + (", as jq -c '.[]' does of an array" if array else "")
+    return "write one {...} per line" + (", as jq -c '.[]' does of an array" if array else "")
 
 
 def first_present(record: Collection[str], keys: Sequence[str], what: str = "keys") -> str:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import html
 import os
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import BinaryIO
 
 from tamis.base.errors import InputError, quoted
+from tamis.formats.kinds import kind_of
 from tamis.storage.files import BOM, PathLike, not_utf8, open_bytes
 
-#: Bytes of a line, a row of CSV, a <DOC> and a text file: one that does not end must not fill the memory.
+#: Most bytes of a line, a row of CSV, a <DOC> or a text file, so that an endless one cannot fill the memory.
 LONGEST_RECORD = 1 << 25
-#: Bytes of a line of ids and numbers, which takes many times as much memory when it is split into columns.
+#: Most bytes of a line of ids and numbers, which takes much more memory once it is split into columns.
 LONGEST_COLUMNS = 1 << 20
 
 _HUGE_REFERENCE = re.compile(r"&#[0-9]{1000,};?")
+_DETAIL = re.compile(r" \(.*\)")
 _COLUMN = re.compile(r"[^ \t\n\r\f\v]+")
 
 
@@ -37,6 +41,8 @@ class SkipReport:
     files: int = 0  # how many of these are files
     examples: list[str] = field(default_factory=list)
     most_examples: int = 5
+    #: How many files of a kind (by the suffix) were skipped for a reason.
+    reasons: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     @property
     def lines(self) -> int:
@@ -48,9 +54,10 @@ class SkipReport:
         self._keep(error)
 
     def add_file(self, error: InputError) -> None:
-        """Count a file that is skipped whole."""
+        """Count a file that is skipped completely."""
         self.count += 1
         self.files += 1
+        self.reasons[kind_of(Path(error.path or "")), _reason(error)] += 1
         self._keep(error)
 
     def _keep(self, error: InputError) -> None:
@@ -58,8 +65,14 @@ class SkipReport:
             self.examples.append(str(error))
 
 
+def _reason(error: InputError) -> str:
+    """What is wrong with a file, in words that fit others of which the same is wrong."""
+    place = error.path if error.line is None else f"{error.path}, line {error.line}"
+    return _DETAIL.sub("", error.problem.removeprefix(f"{place}: "))
+
+
 def skip_or_raise(error: InputError, skipped: SkipReport | None, lines: int = 1) -> None:
-    """Count a bad line where the caller asked for that, and raise it where not.
+    """Count a bad line if the caller allows it, and raise it otherwise.
 
     >>> report = SkipReport()
     >>> skip_or_raise(InputError("no id"), report)
@@ -72,7 +85,7 @@ def skip_or_raise(error: InputError, skipped: SkipReport | None, lines: int = 1)
 
 
 def skip_file_or_raise(error: InputError, skipped: SkipReport | None) -> None:
-    """The same of a file of which nothing can be used.
+    """The same for a file that cannot be used at all.
 
     >>> report = SkipReport()
     >>> skip_file_or_raise(InputError("not UTF-8"), report)
@@ -94,7 +107,7 @@ def located(error: InputError, path: PathLike, line: int) -> InputError:
 
 
 def too_long(what: str, limit: int, path: PathLike, line: int | None = None) -> InputError:
-    """The error for a line or a record that is not held in memory.
+    """The error for a line or a record that is too large to hold in memory.
 
     >>> str(too_long("a line", 1 << 26, "corpus.jsonl", 3))
     'corpus.jsonl, line 3: a line of over 64 MiB: split it, or check the format'
@@ -103,6 +116,21 @@ def too_long(what: str, limit: int, path: PathLike, line: int | None = None) -> 
     return InputError(
         f"{what} of over {size}", remedy="split it, or check the format", path=os.fspath(path), line=line
     )
+
+
+def read_bytes(path: PathLike, limit: int) -> bytes:
+    """The bytes of a file, expanded, if they are not more than `limit`.
+
+    >>> file = getfixture("tmp_path") / "a.html"
+    >>> _ = file.write_bytes(b"<p>Fine")
+    >>> read_bytes(file, 100)
+    b'<p>Fine'
+    """
+    with open_bytes(path) as stream:
+        data = stream.read(limit + 1)
+    if len(data) > limit:
+        raise InputError(f"holds over {limit >> 20} MiB", remedy="split it", path=os.fspath(path))
+    return data
 
 
 def numbered_lines(
@@ -124,7 +152,7 @@ def numbered_lines(
 
 
 def drop_line(stream: BinaryIO, start: bytes) -> None:
-    """Read what is left of a line without holding it.
+    """Skip the rest of a line without holding it in memory.
 
     >>> from io import BytesIO
     >>> stream = BytesIO(b"a long line\\nq2")
@@ -137,8 +165,8 @@ def drop_line(stream: BinaryIO, start: bytes) -> None:
 
 
 def unescaped(text: str) -> str:
-    """A text whose entities are characters. A reference of thousands of digits, of which Python makes no
-    number, becomes U+FFFD, as all that name no character do.
+    """A text with its entities replaced. A reference to no character becomes U+FFFD, also one of thousands of
+    digits, which Python cannot convert.
 
     >>> unescaped("&lt;&#233;&#" + "9" * 5000 + ";")
     '<é\ufffd'
@@ -170,8 +198,8 @@ def read_lines(
 
 
 def check_no_header(cells: Sequence[str], ids: Collection[str], texts: Collection[str], remedy: str) -> None:
-    """Refuse a first line that names the columns, where there should be none: it would be a document or a
-    query of its own, and those below might have their columns in another order.
+    """Refuse a header line in a format without headers: it would be read as a document or a query, and the
+    columns below might be in another order.
 
     >>> check_no_header(["7", "A sieve."], ["id"], ["text"], "take it out")
     >>> check_no_header(["ID", "Title", "Text"], ["id"], ["text"], "take it out")
@@ -196,7 +224,7 @@ def split_columns(line: str) -> list[str]:
 
 
 def check_columns(values: Iterable[str], name: str) -> None:
-    """Refuse such values among many, before the hours of work whose result cannot be written with them.
+    """Refuse values that run files cannot contain, before hours of work whose result could not be written.
 
     >>> check_columns(["q1", "q2"], "query id")
     """

@@ -33,10 +33,10 @@ _ITERATION = re.compile(r"Q?[0-9]+(\.[0-9]+)?")  # 0 nearly always; TREC-COVID's
 def read_qrels(path: PathLike, *, skipped: SkipReport | None = None) -> Qrels:
     """Judgments from TREC's `qid iteration docid grade`, or BEIR's `qid docid grade`.
 
-    The first line tells which by its number of columns, or is BEIR's header; tabs and spaces may be mixed.
-    An id may hold spaces where tabs separate three columns, unless the second word is 0, which then is an
-    iteration. A judgment may be repeated, but not with another grade. `irds:NAME` are the judgments
-    of a dataset of ir_datasets.
+    The number of columns of the first line decides which, or BEIR's header; tabs and spaces may be mixed. An
+    id may contain spaces if tabs separate three columns, unless the second word is 0, which is then an
+    iteration. A judgment may be repeated, but not with another grade. `irds:NAME` are the judgments of a
+    dataset of ir_datasets.
 
     >>> file = getfixture("tmp_path") / "qrels.txt"
     >>> _ = file.write_text("q1 0 d1 2\\nq1 0 d2 0\\n")
@@ -64,15 +64,14 @@ def read_qrels(path: PathLike, *, skipped: SkipReport | None = None) -> Qrels:
 
 
 def _format(line: str) -> QrelsFormat | None:
-    """What a file is whose first good line is this one; nothing, if it is not good.
-
-    Mixed white space makes `q1<tab>0 d1<tab>1` of a TREC line: as BEIR's it would be the judgment of a
-    document `0 d1` that no run has, and every measure would be 0.
+    """The format of a file with this first valid line; None if the line is not valid. With mixed white space
+    a TREC line may be `q1<tab>0 d1<tab>1`: read as BEIR's, it would judge a document `0 d1` that no run has,
+    and every measure would be 0.
     """
     columns, tabbed = split_columns(line), _tabbed(line)
     if len(columns) == 4 and (not tabbed or columns[1] in _USUAL):
         return "trec"
-    # by spaces, `q1 0 d1` is rather a TREC line whose grade is missing
+    # separated by spaces, `q1 0 d1` is probably a TREC line without its grade
     return "beir" if tabbed or (len(columns) == 3 and not _ITERATION.fullmatch(columns[1])) else None
 
 

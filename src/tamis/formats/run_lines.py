@@ -79,14 +79,14 @@ def parse_blocks(path: PathLike, skipped: SkipReport | None) -> Iterator[Block]:
 
 
 def _parser(first_line: bytes) -> _Parser | None:
-    """The parser for a file that starts so; nothing, while its lines are blank."""
+    """The parser for a file that starts with these lines; None while they are blank."""
     columns = len(first_line.split())
     return None if columns == 0 else _parse_msmarco if columns == 3 else _parse_trec
 
 
 def _parse_trec(lines: _Numbered, path: PathLike, skipped: SkipReport | None) -> Iterator[Row]:
     # bytes.split() cuts at ASCII white space only, as trec_eval does; str.split() also at no-break spaces.
-    # Query and tag are mostly those of the line above: they are decoded once and share their strings.
+    # Query and tag are mostly the same as in the line above: they are decoded once and share their strings.
     qid = tag = ""
     raw_qid = raw_tag = b""
     for number, raw in lines:
@@ -122,7 +122,7 @@ def _parse_msmarco(lines: _Numbered, path: PathLike, skipped: SkipReport | None)
 
 
 def _complaint(raw: bytes, width: int, path: PathLike, number: int) -> InputError:
-    """What is wrong with a line that did not parse."""
+    """The problem with a line that did not parse."""
     try:
         raw.decode()
     except UnicodeDecodeError as error:
@@ -155,7 +155,7 @@ def _is_finite(text: str) -> bool:
 
 
 def _whole_lines(stream: BinaryIO, path: PathLike, skipped: SkipReport | None) -> Iterator[tuple[int, bytes]]:
-    """The file in blocks, each of whole lines and ended by a line break, with the number of the first."""
+    """The file in blocks of whole lines, each ended by a line break, with the number of its first line."""
     first = 1
     text = stream.read(_BLOCK_BYTES).removeprefix(BOM)
     while text:

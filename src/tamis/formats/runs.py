@@ -37,8 +37,8 @@ class RunLine(NamedTuple):
 def read_run_lines(path: PathLike, *, skipped: SkipReport | None = None) -> Iterator[RunLine]:
     """The lines of a run in file order, in constant memory.
 
-    Six columns are TREC's `qid Q0 docid rank score tag`; three are MS MARCO's `qid docid rank`, whose scores
-    are taken to be 1/rank. The first line tells which. Blank lines do not count.
+    Six columns are TREC's `qid Q0 docid rank score tag`; three are MS MARCO's `qid docid rank`, with 1/rank
+    as the score. The first line decides which. Blank lines are ignored.
 
     >>> file = getfixture("tmp_path") / "bm25.run"
     >>> _ = file.write_text("q1 Q0 d7 1 12.5 bm25\\n")
@@ -54,8 +54,8 @@ def read_run(
 ) -> dict[str, tuple[list[str], npt.NDArray[np.float64]]]:
     """Each query's documents and scores in rank order, queries in the order of the file.
 
-    The order is that of decreasing score; equal scores are ordered by the rank column, then as in the file.
-    A document that comes twice for a query is an error; where bad lines are skipped, its first line counts.
+    They are ordered by decreasing score; equal scores by the rank column, then as in the file. A document
+    that occurs twice for a query is an error; if bad lines are skipped, its first line counts.
 
     >>> file = getfixture("tmp_path") / "bm25.run"
     >>> _ = file.write_text("q1 Q0 d7 2 10.5 bm25\\nq1 Q0 d3 1 12.5 bm25\\n")

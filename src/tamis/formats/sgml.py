@@ -1,8 +1,8 @@
 """TREC's SGML: `<DOC>` elements, as on the TREC disks and in the web collections.
 
 The title is that of `<TITLE>`, else `<HEADLINE>`, else `<HEAD>`. The text is that of the `<TEXT>`, `<LP>` and
-`<LEADPARA>` elements or, in a document that has none of them (web pages), everything but the id, the crawl
-header, scripts and the title. Tags go and entities become characters.
+`<LEADPARA>` elements or, in a document without them (web pages), everything but the id, the crawl header,
+scripts and the title. Tags are removed and entities replaced by their characters.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _documents(path: PathLike, skipped: SkipReport | None) -> Iterator[tuple[int
     if content is not None:
         skip_or_raise(_unclosed(path, start), skipped)
     if number and not start:
-        raise InputError("no <DOC> in it", remedy="check the format", path=os.fspath(path))
+        raise InputError("contains no <DOC>", remedy="check the format", path=os.fspath(path))
 
 
 def _unclosed(path: PathLike, line: int) -> InputError:
@@ -137,7 +137,7 @@ def _edges(markup: str) -> list[_Edge]:
 
 def _elements(edges: list[_Edge], names: Collection[str]) -> Iterator[_Element]:
     """The elements of these names in order, each from its opening tag to the first closing tag of its name;
-    none inside another. What is not closed is none."""
+    not nested. An element that is not closed is ignored."""
     ends: dict[str, deque[_Edge]] = {name: deque() for name in names}
     for edge in edges:
         if edge.closing and edge.name in ends:

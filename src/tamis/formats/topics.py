@@ -44,7 +44,7 @@ _SUFFIXES: dict[str, QueryFormat] = {
 _TOP = re.compile(r"<top>(.*?)(?=</?top>|\Z)", re.IGNORECASE | re.DOTALL)
 # The text after a tag runs to the next tag of any kind: most topic files have no closing tags.
 _FIELD = re.compile(r"<(num|title|desc|narr)\b[^<>]*>(.*?)(?=</?[a-z][^<>]*>|\Z)", re.IGNORECASE | re.DOTALL)
-_OVERHEAD = 100  # bytes that a line takes in memory besides its text
+_OVERHEAD = 100  # bytes of memory per line, besides its text
 _LABELS = {"num": "number:", "title": "topic:", "desc": "description:", "narr": "narrative:"}
 
 
@@ -55,7 +55,7 @@ def read_queries(
     format: QueryFormat | None = None,
     skipped: SkipReport | None = None,
 ) -> list[Query]:
-    """The queries of a file; the suffix tells the format, or else the first character (`{`, `<`, other).
+    """The queries of a file; the suffix determines the format, or else the first character (`{`, `<`, other).
 
     - jsonl: id in `_id`, `id`, `qid` or `query_id`, text in `text`, `query` or `title`: the first that
       is not empty.
@@ -133,7 +133,7 @@ def _topics(lines: Iterable[tuple[int, str]], path: PathLike) -> Iterator[tuple[
         position = match.start()
         yield held[index][0], match[1]
     if match is None:
-        raise InputError("no <top> in it", remedy="check the format", path=os.fspath(path))
+        raise InputError("contains no <top>", remedy="check the format", path=os.fspath(path))
 
 
 def _parse_json(line: str, field: TopicField) -> Query:

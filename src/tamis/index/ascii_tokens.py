@@ -115,7 +115,7 @@ def _tokenise(raw, ends, kinds, slots, keys, known, tokens, token_ends, long_tok
                     continue
                 break
             if not content & (_LETTER | _DIGIT):
-                continue  # underscores alone are no token
+                continue  # underscores alone are not a token
             if i - first > MAX_LENGTH:
                 return known, n_long, True
             if i - first > _SHORT:

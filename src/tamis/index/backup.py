@@ -1,8 +1,8 @@
-"""A copy of an index, whole at one commit, while readers and a writer go on.
+"""A copy of an index at one commit, while readers and a writer continue.
 
 The files of a commit never change, so a hard link to each is a copy that takes no space, and stays when a
-writer removes the name in the index. Where a file system has none, or lies elsewhere, the bytes are copied.
-Every checksum is verified in the copy, and its manifest is written last: a backup that was interrupted is no
+writer removes the name in the index. Without hard links, or on another file system, the bytes are copied.
+Every checksum is verified in the copy, and its manifest is written last: an interrupted backup is not an
 index.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from tamis.base.errors import CorruptError, InputError
 from tamis.index.manifest import Manifest
 from tamis.index.segment import SegmentInfo
-from tamis.infer.tokens import TokensInfo
+from tamis.index.tokens import TokensInfo
 from tamis.storage.columns import Column, ColumnInfo
 from tamis.storage.files import make_folder, storage_errors, sync_folder
 
@@ -32,13 +32,13 @@ class Backup:
     commit: str  # `Index.fingerprint` of the commit
     files: int
     linked: int  # of them, as hard links
-    size: int  # bytes, those of links too
+    size: int  # bytes, including those of links
     without_tokens: tuple[str, ...]  # folders of tokens that are damaged or were just replaced
 
 
 @dataclass
 class Copier:
-    """Copies files, by hard links where it can, and knows what it has made."""
+    """Copies files, by hard links if possible, and records what it made."""
 
     links: bool = True
     files: list[Path] = field(default_factory=list)

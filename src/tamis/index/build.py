@@ -14,7 +14,7 @@ import numpy as np
 from tamis.base.arrays import Array
 from tamis.base.documents import Document
 from tamis.base.errors import InputError
-from tamis.base.processes import Crew, Result
+from tamis.index.crew import Crew, Result
 from tamis.index.invert import Run
 from tamis.index.parcels import Builder, Made, Part, SpilledRun, of_terms, renumbered
 from tamis.index.postings import Encoded, PostingsWriter, batches
@@ -26,13 +26,13 @@ from tamis.storage.files import make_folder
 from tamis.storage.markers import mark
 
 PARCEL = 1 << 24  # bytes of documents; a full one is the least that is shared with other processes
-_START = 4  # they are started when the first parcel is full to one part in so many
+_START = 4  # workers start when a quarter of the first parcel (one part in `_START`) is full
 _AT_LEAST = 64  # bytes that a document counts as
 
 
 class SegmentWriter:
-    """Takes documents one by one; `close` writes the segment. What it writes depends on the documents alone,
-    not on how many processes the crew has."""
+    """Takes documents one by one; `close` writes the segment. The output depends on the documents alone, not
+    on the number of processes."""
 
     def __init__(self, folder: Path, crew: Crew[Builder], *, keep: Keep | None = None) -> None:
         self._folder = folder
@@ -70,7 +70,7 @@ class SegmentWriter:
             self._crew.start()
 
     def _give_away(self) -> None:
-        """Have the open parcel made into a run, and take in what is ready of those before it."""
+        """Submit the open parcel, and collect finished runs of earlier ones."""
         self._parcels += 1
         self._submit("parcel", f"run-{self._parcels}", *self._take_parcel())
         for result in self._crew.ready():
@@ -125,8 +125,8 @@ class SegmentWriter:
         return with_deleted(self._folder, info, bits, "deleted-at-first")
 
     def _order_terms(self) -> Array:
-        """The order of the terms in the segment. They are given away first of all that is left to be written:
-        another process is busy with them while this one does what it alone can do."""
+        """The order of the terms in the segment. This task is given away first, so that another process works
+        on it while this one does its own part."""
         terms = list(self._terms)
         self._terms.clear()
         order = by_hash(np.concatenate(self._hashes), terms.__getitem__)

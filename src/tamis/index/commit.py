@@ -1,5 +1,5 @@
-"""A commit, opened: the manifest and its segments, which never change. Whoever holds one sees one state of
-the index, whatever a writer does meanwhile."""
+"""An open commit: the manifest and its segments, which never change. A reader that holds one sees one state
+of the index, whatever a writer does meanwhile."""
 
 from __future__ import annotations
 

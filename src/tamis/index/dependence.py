@@ -3,10 +3,10 @@ each a Dirichlet-smoothed log-probability f. Needs an index with positions.
 
     score = terms * sum of f(term) + ordered * sum of f(bigram) + unordered * sum of f(bigram in the window)
 
-The sums are not divided by how many terms and bigrams there are: so it is in the paper and in Anserini, while
-Indri's #combine takes means. Every two adjacent tokens of the query are a bigram, equal ones too, as in both;
-in a document it takes two places, where theirs let one place stand for both in a window. A term or bigram
-that is nowhere in the collection counts for nothing.
+The sums are not divided by the number of terms and bigrams, as in the paper and in Anserini, while Indri's
+#combine takes means. Every two adjacent tokens of the query are a bigram, equal ones too, as in both; in a
+document it takes two positions, while theirs let one position count as both in a window. A term or bigram
+that does not occur in the collection contributes nothing.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from tamis.base.arrays import Array
 from tamis.base.errors import InputError, TamisError
 from tamis.base.interrupt import check
+from tamis.core.cost import DEPTH
 from tamis.core.language import Call
+from tamis.core.options import call_of
 from tamis.core.ranking import Ranking, ScoreKind
-from tamis.core.stage import Stage
-from tamis.index.retriever import DEPTH, listed, options_of
+from tamis.core.stage import Role, Stage, stage
+from tamis.index.retriever import listed
 from tamis.index.score import LARGEST_MU, LARGEST_WEIGHT, LEAST_SMOOTHING
 from tamis.index.search import Found, best_of, ids_of, merged
 from tamis.index.segment import Segment, Term
@@ -35,19 +37,28 @@ if TYPE_CHECKING:
     from tamis.index.index import Index
 
 
-_AT_ONCE = 1 << 15  # documents whose places are held at once
+MOST_TERMS = 100  # of a query of a server's client: each two neighbours are counted twice
+_AT_ONCE = 1 << 15  # documents whose positions are held at once
 _KEPT = 1 << 24  # counts that are kept for when a feature comes again: four bytes each
 
 
+@stage("sdm", role=Role.FINDS)
 @dataclass(frozen=True, slots=True)
 class Dependence:
-    """The model's parameters: `window` is the unordered bigram's, in tokens."""
+    """The sequential dependence model over an index with positions. `window` is the unordered bigram's, in
+    tokens."""
 
     terms: float = 0.85
     ordered: float = 0.10
     unordered: float = 0.05
     window: int = 8
     mu: float = 1000.0
+    name: ClassVar[str]
+    searches_again: ClassVar[bool] = False
+
+    def over(self, index: Index) -> SDM:
+        """The stage that searches an index by it."""
+        return SDM(index, self)
 
     def __post_init__(self) -> None:
         weights = (self.terms, self.ordered, self.unordered)
@@ -90,6 +101,9 @@ def count_unordered(left: Array, right: Array, window: int) -> Array:
 class SDM(Stage):
     """Scores every document that holds a query term; `only` restricts the search to some ids."""
 
+    name, role = "sdm", Role.FINDS
+    query_terms = MOST_TERMS
+
     def __init__(
         self, index: Index, parameters: Dependence | None = None, *, only: Iterable[str] | None = None
     ) -> None:
@@ -100,7 +114,7 @@ class SDM(Stage):
 
     @property
     def expression(self) -> Call:
-        return Call("sdm", (), options_of(self.parameters))
+        return call_of(self.parameters)
 
     @property
     def resources(self) -> str:
@@ -108,6 +122,9 @@ class SDM(Stage):
 
     def attach(self, ranking: Ranking) -> Ranking:
         return replace(ranking, texts=self.index, origin=self)
+
+    def only_among(self, ids: Sequence[str]) -> Stage | None:
+        return SDM(self.index, self.parameters, only=ids)
 
     def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
         return [self._search(ranking, DEPTH if depth is None else depth) for ranking in rankings]
@@ -177,8 +194,8 @@ class _Feature(NamedTuple):
 
 
 class _Counts:
-    """How often documents have features. A word may stand in a query many times, so what was counted last is
-    kept, as far as memory allows."""
+    """How often documents have features. A word may occur many times in a query, so the latest counts are
+    cached, as far as memory allows."""
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self._segments = segments
@@ -220,7 +237,8 @@ class _Counts:
 
 
 class _Places(NamedTuple):
-    """Where a term stands in a segment: its documents, where the positions of each begin, and these."""
+    """The positions of a term in a segment: its documents, the offsets of their positions, and the
+    positions."""
 
     documents: Array
     starts: Array

@@ -7,22 +7,25 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
 from tamis.base.errors import InputError, TamisError
 from tamis.base.interrupt import check
-from tamis.core.language import Call
+from tamis.core.options import AtMost
 from tamis.core.ranking import Ranking
-from tamis.core.stage import Stage
+from tamis.core.stage import Role, Stage, stage
 from tamis.index.retriever import Retriever
 
 if TYPE_CHECKING:
-    from tamis.index.index import Index
+    from tamis.index.index import Index, TermContribution
 
 _GOOD = re.compile(r"[a-z0-9]{2,20}")
-_COMMON = np.float32(0.1)  # a term in more than a tenth of the documents tells nothing of these
+_COMMON = np.float32(0.1)  # a term in more than a tenth of the documents is not specific to these
+#: For a client of a server: terms that a query is expanded with, and documents that these are taken from,
+#: which are analysed for it.
+MOST_TERMS = MOST_DOCS = 100
 f32 = np.float32
 
 
@@ -87,28 +90,25 @@ def interpolate(query: Mapping[str, float], model: Mapping[str, float], weight: 
     }
 
 
+@stage("rm3", role=Role.FINDS)
 class RM3(Stage):
     """Expands from the ranking it receives and searches again with the retriever that found it: `bm25 >> rm3
     % 1000`."""
 
-    def __init__(self, terms: int = 10, docs: int = 10, weight: float = 0.5) -> None:
+    searches_again = True
+
+    def __init__(
+        self,
+        terms: Annotated[int, AtMost(MOST_TERMS)] = 10,
+        docs: Annotated[int, AtMost(MOST_DOCS)] = 10,
+        weight: float = 0.5,
+    ) -> None:
         if terms < 1 or docs < 1 or not 0 <= weight <= 1:
             raise InputError(
                 f"rm3 with terms={terms}, docs={docs}, weight={weight}",
                 remedy="use terms and docs of at least 1 and a weight between 0 and 1",
             )
         self.terms, self.docs, self.weight = terms, docs, weight
-
-    @property
-    def expression(self) -> Call:
-        given = {
-            "terms": (int(self.terms), 10),
-            "docs": (int(self.docs), 10),
-            "weight": (float(self.weight), 0.5),
-        }
-        return Call(
-            "rm3", (), tuple((name, value) for name, (value, default) in given.items() if value != default)
-        )
 
     def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
         return [self._again(ranking, depth) for ranking in rankings]
@@ -120,6 +120,13 @@ class RM3(Stage):
                 "rm3 has no retriever to search again", remedy="put one before it, as in `bm25 >> rm3`"
             )
         return retriever.search(ranking, self.expand(retriever.index, ranking), depth)
+
+    def explain(self, before: Ranking, after: Ranking, doc_id: str) -> list[TermContribution] | None:
+        """What each term of the expanded query adds to a document's score."""
+        if not isinstance(before.origin, Retriever):
+            return None
+        index = before.origin.index
+        return index.explain(self.expand(index, before), before.origin.model, doc_id)
 
     def expand(self, index: Index, ranking: Ranking) -> dict[str, float]:
         """The expanded query: terms and their weights."""

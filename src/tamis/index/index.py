@@ -13,8 +13,9 @@ import numpy as np
 from tamis.base.arrays import Array
 from tamis.base.documents import Document
 from tamis.base.errors import InputError, UnknownDocumentError, quoted
+from tamis.formats.records import Documents, documents_of
 from tamis.index.commit import Commit
-from tamis.index.manifest import Manifest
+from tamis.index.manifest import Manifest, is_index
 from tamis.index.remains import remove_remains
 from tamis.index.retriever import Retriever, listed
 from tamis.index.score import BM25, LARGEST_WEIGHT, Collection, Model, QueryLikelihood, TfIdf, Variant
@@ -61,11 +62,11 @@ class Index:
         self._filter: tuple[object, ...] | None = None  # the last one, and the masks it came to
 
     def __reduce__(self) -> tuple[object, tuple[Path]]:
-        """Another process opens it anew, as last committed: what is mapped into memory cannot be sent."""
+        """Another process opens the last commit again, because memory maps cannot be sent."""
         return Index.open, (self.path.absolute(),)
 
     def __copy__(self) -> Index:
-        """Here it stays at its commit: who refreshes a copy lets others go on with the old one."""
+        """A copy stays at its commit: refreshing one copy does not change the others."""
         return Index(self.path, self._commit)
 
     @property
@@ -95,7 +96,7 @@ class Index:
     @classmethod
     def build(
         cls,
-        documents: Iterable[Document],
+        documents: Documents,
         path: str | Path,
         *,
         analyzer: str = "english",
@@ -105,9 +106,10 @@ class Index:
         commit_every: int | None = None,
         workers: int = 1,
     ) -> Index:
-        """Index `documents` into a new folder; `positions` are needed by the sequential dependence model. A
-        large collection is built by up to `workers` processes, this one included; what is built does not
-        depend on their number."""
+        """Index `documents` into a new folder: an iterable of documents or of mappings (`{"id": ..., "text":
+        ...}`), or a frame of pandas or polars with such columns. `positions` are needed by the sequential
+        dependence model. A large collection is indexed by up to `workers` processes, including this one; the
+        result does not depend on their number."""
         folder, documents = Path(path), _several(documents)
         if commit_every is not None and commit_every < 1:
             raise InputError(f"cannot commit every {commit_every} documents", remedy="use 1 or more, or None")
@@ -135,8 +137,8 @@ class Index:
 
     @contextmanager
     def writer(self, *, on_duplicate: OnDuplicate = "error", workers: int = 1) -> Iterator[IndexWriter]:
-        """The index's one writer; leave the block without `commit` and nothing has happened. A document whose
-        id is known is an error, replaces the old one, or is skipped. For `workers` see `build`."""
+        """The only writer of the index; leaving the block without `commit` discards its changes. A document
+        with an existing id is an error, replaces the old one, or is skipped. For `workers` see `build`."""
         Manifest.read(self.path)  # or a lock would be made where there is no index
         with folder_lock(self.path) as lock:
             commit = Commit.open(self.path, self._commit)
@@ -144,9 +146,7 @@ class Index:
             yield from discarding(IndexWriter(self.path, commit, on_duplicate, lock, workers=workers))
         self.refresh()
 
-    def add(
-        self, documents: Iterable[Document], *, on_duplicate: OnDuplicate = "error", workers: int = 1
-    ) -> None:
+    def add(self, documents: Documents, *, on_duplicate: OnDuplicate = "error", workers: int = 1) -> None:
         """Add documents and commit; for `on_duplicate` see `writer`, for `workers` `build`."""
         documents = _several(documents)
         with self.writer(on_duplicate=on_duplicate, workers=workers) as writer:
@@ -195,7 +195,7 @@ class Index:
         return segment.store.document(number)
 
     def missing(self, ids: Iterable[str]) -> list[str]:
-        """Those of the ids that it does not hold."""
+        """The ids that are not in the index."""
         left = listed(ids)
         for segment in self.segments:
             numbers = segment.store.numbers(left)
@@ -337,12 +337,15 @@ class Index:
         return sum(entry.df for segment in self.segments if (entry := segment.term(term)))
 
 
-def _several(documents: Iterable[Document]) -> Iterator[Document]:
+def _several(documents: Documents) -> Iterator[Document]:
     """Refuse what cannot be gone through, such as a single document, before anything is written."""
+    if hasattr(documents, "collect"):  # a lazy frame
+        return documents_of(documents)
     try:
-        return iter(documents)
+        iter(documents)
+        return documents_of(documents)
     except TypeError:  # from callers without a type checker
-        problem = f"a {type(documents).__name__} is no list of documents"
+        problem = f"a {type(documents).__name__} is not a list of documents"
         raise InputError(problem, remedy="give an iterable of tamis.Document(id, text)") from None
 
 
@@ -381,3 +384,11 @@ def _allowed(
             mask[numbers[numbers >= 0]] = value
         masks.append(mask if segment.live is None else mask & segment.live)
     return masks
+
+
+def index_of(corpus: Sequence[str]) -> Index | None:
+    """The index that `corpus` names; None where it names files, or folders of files.
+
+    >>> index_of(["corpus.jsonl"])
+    """
+    return Index.open(corpus[0]) if len(corpus) == 1 and is_index(corpus[0]) else None

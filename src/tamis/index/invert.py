@@ -1,9 +1,8 @@
 """From documents to posting lists in bounded memory: the tokens of a parcel of documents are sorted into a
-run, which may wait in a file until all are merged. Only the vocabulary grows with the collection.
-
-Runs come from several processes, each with term numbers of its own. What they agree on without a word is the
-order of terms: by hash, and by bytes where two hashes are equal. A run's lists lie in that order, and so do
-those of the segment, which makes merging a walk from beginning to end.
+run, which may wait in a file until all are merged. Only the vocabulary grows with the collection. Runs come
+from several processes, each with its own term numbers. They agree on the order of terms without
+communication: by hash, and by bytes if two hashes are equal. The lists of a run and of the segment are in
+that order, so merging is one pass from beginning to end.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class _Surfaces(dict[str, int]):
         self.terms: dict[str, int] = {}
 
     def __missing__(self, surface: str) -> int:
-        if len(self) >= KNOWN_SURFACES:  # a cache: what is dropped is analysed again
+        if len(self) >= KNOWN_SURFACES:  # a cache: dropped entries are analysed again
             self.clear()
         number = self[surface] = self.analyse(surface)
         return number

@@ -1,17 +1,15 @@
 """Exact top-k by dynamic pruning, compiled with numba: block-max MaxScore over windows of documents.
 
-The collection is cut into windows of consecutive documents. From the blocks' competitive pairs follows, for
-each term and window, a bound on what the term can add there. The most promising windows are visited first, so
-that the k-th best score rises early; a window that cannot reach it is skipped. Inside a window MaxScore
+The collection is cut into windows of consecutive documents. The competitive pairs of the blocks give, for
+each term and window, a bound on the term's contribution there. The most promising windows are visited first,
+so that the k-th best score rises early; a window that cannot reach it is skipped. Inside a window MaxScore
 applies (Turtle & Flood 1995): the terms with the smallest bounds, whose sum cannot reach the k-th score, only
 complete documents that the other terms bring close enough.
 
 Ties are broken by id, whatever the order of visit, because a hit is one integer (see `tamis.index.hits`).
 Contributions are single precision and their sums double, hence exact, so the order of addition does not
-matter either.
-
-Indices are unsigned where it counts: numba guards signed ones against being negative. This module imports
-numba, so it is imported only when numba is wanted.
+matter either. Indices in hot loops are unsigned: numba checks signed ones for negative values. This module
+imports numba, so it is imported only when numba is used.
 """
 
 # mypy: disable-error-code="untyped-decorator,no-untyped-def"
@@ -132,6 +130,25 @@ def _select(keys, size, k):
 
 
 @njit(cache=True, nogil=True)
+def _envelope(bounds, waiting):
+    """The bounds, none less than those of a smaller tf or a longer document: rounding can make a formula step
+    back by one bit as tf grows or length shrinks."""
+    envelope = bounds.copy()
+    for t in range(len(envelope)):
+        if not waiting.any():
+            break
+        for tf in range(envelope.shape[1]):
+            for norm in range(envelope.shape[2] - 1, -1, -1):
+                value = envelope[t, tf, norm]
+                if tf:
+                    value = max(value, envelope[t, tf - 1, norm])
+                if norm + 1 < envelope.shape[2]:
+                    value = max(value, envelope[t, tf, norm + 1])
+                envelope[t, tf, norm] = value
+    return envelope
+
+
+@njit(cache=True, nogil=True)
 def _bound(
     terms,
     table,
@@ -157,19 +174,7 @@ def _bound(
         n_blocks += terms[t, LAST_BLOCK] - terms[t, FIRST_BLOCK]
     block_bound = np.empty(n_blocks, np.float32)
     filled = 0
-    # rounding can make a formula step back by one bit as tf grows or length shrinks: its envelope cannot
-    envelope = bounds.copy()
-    for t in range(n_terms):
-        if not waiting.any():
-            break
-        for tf in range(envelope.shape[1]):
-            for norm in range(envelope.shape[2] - 1, -1, -1):
-                value = envelope[t, tf, norm]
-                if tf:
-                    value = max(value, envelope[t, tf - 1, norm])
-                if norm + 1 < envelope.shape[2]:
-                    value = max(value, envelope[t, tf, norm + 1])
-                envelope[t, tf, norm] = value
+    envelope = _envelope(bounds, waiting)
     for t in range(n_terms):
         if not waiting.any():
             break
@@ -208,6 +213,25 @@ def _bound(
         for w in range(window, n_windows + 1):
             window_begin[t, w] = entry[POSTINGS]
     return window_bound, window_begin, block_bound
+
+
+@njit(cache=True, nogil=True)
+def _order_terms(window_bound, w, order, reach):
+    """Put the terms of window w in order, the least bound first, and into reach[i] what the i least can add
+    together; how many there are."""
+    n_present = 0
+    for t in range(len(window_bound)):
+        if window_bound[t, w] > 0:
+            i = n_present
+            while i > 0 and window_bound[order[i - 1], w] > window_bound[t, w]:
+                order[i] = order[i - 1]
+                i -= 1
+            order[i] = t
+            n_present += 1
+    reach[0] = 0
+    for i in range(n_present):
+        reach[i + 1] = reach[i] + window_bound[order[i], w]
+    return n_present
 
 
 @njit(cache=True, nogil=True)
@@ -268,8 +292,7 @@ def top_k(
     bits_cell = score_cell.view(np.uint32)
 
     candidates = np.empty(WINDOW + 1, np.uint32)
-    order = np.empty(n_terms, np.int64)  # the window's terms, least bound first
-    reach = np.empty(n_terms + 1, np.float64)  # reach[i]: what the i least can add together
+    order, reach = np.empty(n_terms, np.int64), np.empty(n_terms + 1, np.float64)  # see _order_terms
     left = total.copy()  # what windows not yet visited can reach
     for turn in range(_BEST_FIRST + n_windows):
         w = int(np.argmax(left)) if turn < _BEST_FIRST else turn - _BEST_FIRST
@@ -281,18 +304,7 @@ def top_k(
         start = w * WINDOW
         stop = min(start + WINDOW, count)
         window_codes = codes[start:stop]
-        n_present = 0
-        for t in range(n_terms):
-            if window_bound[t, w] > 0:
-                i = n_present
-                while i > 0 and window_bound[order[i - 1], w] > window_bound[t, w]:
-                    order[i] = order[i - 1]
-                    i -= 1
-                order[i] = t
-                n_present += 1
-        reach[0] = 0
-        for i in range(n_present):
-            reach[i + 1] = reach[i] + window_bound[order[i], w]
+        n_present = _order_terms(window_bound, w, order, reach)
         essential = 0
         while essential < n_present and np.float32(reach[essential + 1] + prior_bound) < threshold:
             essential += 1

@@ -23,7 +23,7 @@ def _float4_to_long(code: int) -> int:
     return code & 0x07 if shift == -1 else (code & 0x07 | 0x08) << shift
 
 
-#: The length that each norm byte stands for.
+#: The length encoded by each norm byte.
 LENGTH_OF_NORM: Array = np.array(
     [code if code < _EXACT else _EXACT + _float4_to_long(code - _EXACT) for code in range(256)],
     dtype=np.int64,

@@ -1,5 +1,4 @@
-"""The index folder: immutable segments, and a manifest that is replaced in one step and vouches for every
-byte.
+"""The index folder: immutable segments, and a manifest that is replaced in one step and covers every byte.
 
     IDX/manifest.json      generation, analyzer, segments and their columns' checksums; its own checksum
     IDX/segments/NAME/...  column files, never changed once the manifest names them
@@ -82,9 +81,18 @@ class Manifest:
         return cls(body["identity"], body["generation"], body["analyzer"], body["positions"], segments)
 
 
+def is_index(folder: str | Path) -> bool:
+    """Whether a folder is an index: it has a manifest, whatever that says.
+
+    >>> is_index(getfixture("tmp_path"))
+    False
+    """
+    return (Path(folder) / NAME).is_file()
+
+
 def begins_as_manifest(path: Path) -> bool:
-    """Whether a file begins as a manifest of ours does, damaged further on or not: many programs have a
-    manifest.json of their own.
+    """Whether a file begins like a tamis manifest, damaged further on or not: many programs have a
+    manifest.json.
 
     >>> begins_as_manifest(getfixture("tmp_path") / "manifest.json")
     False

@@ -1,7 +1,6 @@
-"""What is done with a parcel of documents, and with a batch of posting lists, by whichever process does it.
-
-What comes out depends on nothing but what goes in: not on the process, nor on what it did before. That is why
-an index is the same, byte by byte, however many processes build it.
+"""Tasks on a parcel of documents and on a batch of posting lists, for any process. The output depends on the
+input only, not on the process or its earlier tasks. So an index is the same, byte for byte, for any number of
+processes.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from tamis.text.analyze import Analyzer, get_analyzer
 
 @dataclass(frozen=True, slots=True)
 class SpilledRun:
-    """A run in a file: its columns one behind the other, of so many numbers each."""
+    """A run in a file: its columns one after the other, with their lengths."""
 
     path: Path
     terms: int
@@ -110,7 +109,7 @@ def _builder(analyzer: str, positions: bool) -> Builder:
 
 
 def _contents(lengths: Array, parts: bytes) -> list[bytes]:
-    """What is indexed of each document; see `Document.contents`."""
+    """The indexed text of each document; see `Document.contents`."""
     texts = []
     at = 0
     for title, text, metadata in lengths.reshape(-1, 3).tolist():

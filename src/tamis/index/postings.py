@@ -39,10 +39,10 @@ class Postings:
 
 
 class PostingSource(Protocol):
-    """Whatever postings can be read from while a segment is written: a spilled run, or an older segment."""
+    """A source of postings for a new segment: a spilled run, or an older segment."""
 
     def counts(self) -> Array:
-        """How many postings each term of the new vocabulary has here."""
+        """The number of postings of each term of the new vocabulary in this source."""
         ...
 
     def read(self, first: int, last: int) -> Postings:
@@ -209,7 +209,8 @@ def encode(postings: Postings, norms: Array) -> Encoded:
 
 
 def _encode_positions(positions: Array, starts: Array, term_ends: Array) -> tuple[Array, Array]:
-    """Gaps inside a document, where its first position stands as it is; and where each term's end."""
+    """Gaps between positions inside a document, after its absolute first position; and the end of each
+    term's."""
     gaps = np.diff(positions.astype(np.int64), prepend=0)
     gaps[starts] = positions[starts]
     data = variable_bytes(gaps)

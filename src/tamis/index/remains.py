@@ -1,8 +1,6 @@
-"""What lies in an index's folder beside its commit: what a killed or finished writer left, which is removed,
-and what is not ours, which is not.
-
-What is removed is known by its marker (`tamis.storage.markers`), is named by the manifest, or begins as a
-manifest; never by its name alone.
+"""Files in the folder of an index beside its commit: those left by a killed or finished writer are removed,
+foreign files are not. Files are removed if they have a marker (`tamis.storage.markers`), are named by the
+manifest, or begin like a manifest; never by their name alone.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ def remove_remains(folder: Path) -> None:
         named = {segment.name: segment for segment in Manifest.read(folder).segments}
     except TamisError:
         if (folder / NAME).exists():
-            return  # what it names could still be saved
+            return  # the segments it names could still be recovered
         named = {}
     for path in folder.glob(f"{TEMPORARY}*"):
         if is_temporary_manifest(path):
@@ -45,7 +43,7 @@ def remove_remains(folder: Path) -> None:
         if segment is None:
             remove_marked(path, is_segment_file, empty_too=is_begun(path))
             continue
-        unmark(path)  # the manifest vouches for it now
+        unmark(path)  # the manifest names it now
         for bits in path.glob("deleted-*"):
             if bits.name != segment.deleted and is_segment_file(bits.name):
                 with suppress(OSError):
@@ -82,8 +80,7 @@ def is_tokens_file(name: str) -> bool:
 
 
 def is_temporary_manifest(path: Path) -> bool:
-    """Whether a file is a manifest that a killed writer did not give its name, or one that a power cut has
-    left without its bytes."""
+    """Whether a file is a manifest that a killed writer did not rename, or one left empty by a power cut."""
     return is_temporary(path) and (begins_as_manifest(path) or _is_blank(path))
 
 
@@ -94,7 +91,7 @@ def has_tokens(folder: Path) -> bool:
 
 
 def foreign(folder: Path) -> Path | None:
-    """Something in a folder that is no part of an index, finished or interrupted; None where there is none.
+    """A file in a folder that is not part of an index, finished or interrupted; None if there is none.
 
     >>> folder = getfixture("tmp_path")
     >>> foreign(folder)
@@ -148,7 +145,7 @@ def _others(folder: Path, is_ours: Callable[[str], bool]) -> Iterator[Path]:
 
 
 def _named(folder: Path) -> dict[str, SegmentInfo]:
-    """The segments of the last commit, by their names; none where there is no manifest that can be read."""
+    """The names of the segments of the last commit; none without a readable manifest."""
     try:
         return {segment.name: segment for segment in Manifest.read(folder).segments}
     except TamisError:

@@ -1,5 +1,5 @@
-"""What is left of a damaged index: sound segments stay, damaged ones leave it, and their documents are
-indexed again as far as their texts can be read. The damaged files are kept in a folder beside the index."""
+"""Repair of a damaged index: intact segments stay, damaged ones are removed, and their documents are indexed
+again as far as their texts can be read. The damaged files are kept in a folder beside the index."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tamis.index.commit import Commit
 from tamis.index.manifest import NAME, Manifest
 from tamis.index.remains import is_tokens_file
 from tamis.index.segment import SegmentInfo
+from tamis.index.tokens import damaged_tokens
 from tamis.index.verify import problems_of
 from tamis.index.writer import IndexWriter, discarding
-from tamis.infer.tokens import damaged_tokens
 from tamis.storage.columns import Column, ColumnInfo
 from tamis.storage.document_store import intact_documents
 from tamis.storage.files import atomic_write, storage_errors
@@ -30,7 +30,7 @@ from tamis.storage.markers import files_of, mark, remove_marked
 
 __all__ = ["LOST", "Repair", "repair"]
 
-LOST = "lost-documents.json"  # the ids, in the folder of what was damaged
+LOST = "lost-documents.json"  # the lost ids, in the folder of the damaged files
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,8 @@ class Repair:
 
 
 def repair(index: str | Path) -> Repair:
-    """Take what is damaged out of an index, so that it opens and every checksum is right.
-
-    A manifest that is damaged cannot be repaired: it alone knows what the other files should be.
+    """Remove the damaged parts of an index, so that it opens and every checksum is valid. A damaged manifest
+    cannot be repaired, because only it says what the other files should be.
 
     >>> from tamis import Document, Index
     >>> folder = getfixture("tmp_path") / "idx"

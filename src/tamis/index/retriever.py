@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from tamis.base.errors import InputError
+from tamis.core.cost import DEPTH
 from tamis.core.language import Call
+from tamis.core.options import call_of
 from tamis.core.ranking import Ranking, ScoreKind
-from tamis.core.stage import Stage
+from tamis.core.stage import Role, Stage
 from tamis.index.compiled import numba_installed
 from tamis.index.score import Model
 from tamis.index.search import Backend
 
 if TYPE_CHECKING:
     from tamis.index.index import Index, TermContribution
-
-DEPTH = 1000  # the papers' k0, where the pipeline does not say
-
-
-def options_of(value: Any) -> tuple[tuple[str, Any], ...]:
-    """A dataclass's fields that differ from their defaults, for printing: 1, 1.0 and np.float64(1) alike.
-
-    >>> from tamis.index.score import BM25
-    >>> options_of(BM25(k1=1))
-    (('k1', 1.0),)
-    """
-    defaults: dict[str, Any] = {f.name: f.default for f in fields(value)}
-    given = {name: type(default)(getattr(value, name)) for name, default in defaults.items()}
-    return tuple((name, own) for name, own in given.items() if own != defaults[name])
 
 
 def listed(ids: Iterable[str]) -> list[str]:
@@ -39,7 +27,7 @@ def listed(ids: Iterable[str]) -> list[str]:
     ['12']
     """
     if isinstance(ids, str):
-        raise InputError(f"{ids!r} is one id where several are wanted", remedy=f"give a list: [{ids!r}]")
+        raise InputError(f"{ids!r} is a single id, and a list is expected", remedy=f"give a list: [{ids!r}]")
     return list(ids)
 
 
@@ -48,6 +36,8 @@ class Retriever(Stage):
 
     `only` and `without` restrict the search to some ids, or keep some out.
     """
+
+    role = Role.FINDS
 
     def __init__(
         self,
@@ -58,13 +48,13 @@ class Retriever(Stage):
         without: Iterable[str] | None = None,
         backend: Backend = "auto",
     ) -> None:
-        self.index, self.model, self.backend = index, model, backend
+        self.index, self.model, self.backend, self.name = index, model, backend, model.name
         self.only = None if only is None else tuple(listed(only))
         self.without = None if without is None else tuple(listed(without))
 
     @property
     def expression(self) -> Call:
-        return Call(self.model.name, (), options_of(self.model))
+        return call_of(self.model)
 
     @property
     def resources(self) -> str:
@@ -103,6 +93,9 @@ class Retriever(Stage):
             evidence={},
         )
 
-    def explain(self, query: str, doc_id: str) -> list[TermContribution]:
+    def only_among(self, ids: Sequence[str]) -> Stage | None:
+        return Retriever(self.index, self.model, only=tuple(ids), backend=self.backend)
+
+    def explain(self, before: Ranking, after: Ranking, doc_id: str) -> list[TermContribution]:
         """What each query term adds to a document's score."""
-        return self.index.explain(self.index.weights(query), self.model, doc_id)
+        return self.index.explain(self.index.weights(before.query.text), self.model, doc_id)

@@ -1,26 +1,31 @@
 """What one query term adds to a document's score: BM25 and its variants, tf-idf, query likelihood.
 
 Each model is a value (a frozen dataclass of its parameters) with one pure function, `contribution`, over
-arrays. Searching, pruning and explaining all call that function, so each formula stands once. Every
-contribution must grow with tf and shrink with length: the index's bounds rest on it.
+arrays. Searching, pruning and explaining all call that function, so each formula is written once. Every
+contribution must grow with tf and shrink with length: the bounds of the index depend on it.
 """
 
 from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 import numpy as np
 
 from tamis.base.arrays import Array
 from tamis.base.errors import InputError
+from tamis.core.stage import Role, stage
+
+if TYPE_CHECKING:
+    from tamis.index.index import Index
+    from tamis.index.retriever import Retriever
 
 Lengths = Literal["lucene", "exact"]
 Variant = Literal["lucene", "robertson", "atire", "bm25l", "bm25+"]
 _DELTA = {"bm25l": 0.5, "bm25+": 1.0}
 LARGEST_WEIGHT = 1e30  # of a query term: scores are single precision
-LARGEST_MU, _LARGEST_K1 = 1_000_000, 1000  # beyond, single precision loses what tells scores apart
+LARGEST_MU, _LARGEST_K1 = 1_000_000, 1000  # beyond, single precision cannot distinguish scores
 LEAST_SMOOTHING = 1e-9  # far below, one over it is more than any precision holds
 _NO_K1 = 1e-20  # below, one over it may be more than single precision holds: the score is that of k1=0
 
@@ -69,9 +74,23 @@ class Model(Protocol):
         ...
 
     def prior(self, length: Array, terms: Terms, collection: Collection) -> Array | None:
-        """What every retrieved document gets whatever terms it holds, never increasing in length; None for
-        nothing."""
+        """The part of a score that does not depend on matching terms, never increasing with length; None if
+        there is none."""
         ...
+
+
+class _Searches:
+    """A model that is a stage over an index, and by itself scores what it is given (`choose=bm25`)."""
+
+    __slots__ = ()
+    name: ClassVar[str]
+    searches_again: ClassVar[bool] = False
+
+    def over(self: Model, index: Index) -> Retriever:
+        """The stage that searches an index by it."""
+        from tamis.index.retriever import Retriever
+
+        return Retriever(index, self)
 
 
 def lucene_idf(df: Array, documents: int) -> Array:
@@ -83,9 +102,10 @@ def lucene_idf(df: Array, documents: int) -> Array:
     return np.log(1 + (documents - df + 0.5) / (df + 0.5))
 
 
+@stage("bm25", role=Role.FINDS)
 @dataclass(frozen=True, slots=True)
-class BM25:
-    """Eq. 2 of the survey in five variants.
+class BM25(_Searches):
+    """BM25 (Eq. 2 of the survey) in five variants.
 
     `lucene` (the default) is what Lucene and Anserini compute, in single precision as they do, with their
     rounded document lengths; the others use exact lengths. `robertson` is the equation as printed: its idf is
@@ -99,7 +119,6 @@ class BM25:
     k1: float = 0.9
     b: float = 0.4
     variant: Variant = "lucene"
-    name: ClassVar[str] = "bm25"
 
     def __post_init__(self) -> None:
         if self.variant not in ("lucene", "robertson", "atire", "bm25l", "bm25+"):
@@ -149,8 +168,9 @@ def _lucene_bm25(
         return np.asarray(peak - peak / (f(1) + tf.astype(f) * inverse), dtype=f)
 
 
+@stage("tfidf", role=Role.FINDS)
 @dataclass(frozen=True, slots=True)
-class TfIdf:
+class TfIdf(_Searches):
     """Lucene's classic tf-idf: sqrt(tf) * idf / sqrt(length), idf = 1 + log((N + 1) / (df + 1)).
 
     The idf counts once, as in the code of Lucene 9; its documentation squares it.
@@ -159,8 +179,6 @@ class TfIdf:
     >>> float(TfIdf().contribution(np.array([4]), np.array([4]), terms, Collection(1, 4))[0])
     1.0
     """
-
-    name: ClassVar[str] = "tfidf"
 
     @property
     def lengths(self) -> Lengths:
@@ -176,8 +194,9 @@ class TfIdf:
         return None
 
 
+@stage("ql", role=Role.FINDS)
 @dataclass(frozen=True, slots=True)
-class QueryLikelihood:
+class QueryLikelihood(_Searches):
     """Query likelihood with Dirichlet (`mu`) or Jelinek-Mercer (`lam`) smoothing.
 
     `lucene` (the default) scores as Lucene's LMDirichletSimilarity and LMJelinekMercerSimilarity: only terms
@@ -196,7 +215,6 @@ class QueryLikelihood:
     smoothing: Literal["dirichlet", "jelinek-mercer"] = "dirichlet"
     lam: float = 0.1
     variant: Literal["lucene", "exact"] = "lucene"
-    name: ClassVar[str] = "ql"
 
     def __post_init__(self) -> None:
         if self.smoothing not in ("dirichlet", "jelinek-mercer") or self.variant not in ("lucene", "exact"):
@@ -215,7 +233,7 @@ class QueryLikelihood:
         if getattr(self, other) != default:  # which would change nothing, in a grid of them neither
             raise InputError(
                 f"query likelihood with {other}, which {self.smoothing} smoothing does not have",
-                remedy="lam is of smoothing=jelinek-mercer, and mu of dirichlet",
+                remedy="lam belongs to smoothing=jelinek-mercer, and mu to dirichlet",
             )
 
     @property

@@ -1,10 +1,10 @@
-"""Finding the k best documents for a weighted bag of terms: one plan, two ways to carry it out.
+"""Finding the k best documents for a weighted bag of terms: one plan, two ways to run it.
 
-`plan` turns a model and a query into tables of contributions, one row a tf and one column a document length,
-because a collection has few distinct values of either: the formula is evaluated a few thousand times a query
-instead of once a posting, and the loops know nothing of models. `exhaustive` (numpy) scores every posting;
-the compiled kernel prunes. They return the same hits, and so does `untabled`, for a query of so many terms
-that its tables would be larger than its postings.
+`plan` turns a model and a query into tables of contributions, one row per tf and one column per document
+length, because a collection has few distinct values of either: the formula is evaluated a few thousand times
+per query instead of once per posting, and the loops do not depend on the model. `exhaustive` (numpy) scores
+every posting; the compiled kernel prunes. They return the same hits, and so does `untabled`, for a query of
+so many terms that its tables would be larger than its postings.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LARGEST_TABLES = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A query over one segment, ready to be carried out."""
+    """A query over one segment, ready to run."""
 
     terms: Sequence[Term]
     table: Array  # float32 (terms, tfs, codes)
@@ -281,7 +281,7 @@ def merged(segments: Sequence[Segment], parts: Sequence[Found], k: int) -> Found
 
 
 def ids_of(segments: Sequence[Segment], found: Found) -> list[str]:
-    """The ids of what was found."""
+    """The ids of the hits."""
     if len(segments) == 1:
         return segments[0].store.ids(found.documents)
     ids: list[str] = [""] * len(found.documents)

@@ -11,7 +11,7 @@ from tamis.storage.columns import Column
 
 
 def verify(folder: Path) -> list[str]:
-    """What is wrong with the files of the index at `folder`; nothing, if the list is empty.
+    """The problems of the files of the index at `folder`; an empty list if there are none.
 
     >>> import tempfile
     >>> from tamis import Document, Index
@@ -37,7 +37,7 @@ def _problems(folder: Path, manifest: Manifest) -> list[str]:
 
 
 def problems_of(folder: Path, segment: SegmentInfo) -> list[str]:
-    """What is wrong with the files of one segment of the index at `folder`."""
+    """The problems of the files of one segment of the index at `folder`."""
     problems = []
     columns = dict(segment.columns)
     if segment.deleted is not None and segment.deleted_info is not None:

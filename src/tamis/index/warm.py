@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 
 from tamis.base.documents import Document
-from tamis.base.processes import Crew
 from tamis.index.build import SegmentWriter
+from tamis.index.crew import Crew
 from tamis.index.parcels import Builder
 from tamis.index.score import BM25, Lengths
 from tamis.index.search import collection_of, search

@@ -14,10 +14,18 @@ import numpy as np
 
 from tamis.base.arrays import Array
 from tamis.base.documents import Document
-from tamis.base.errors import CorruptError, InputError, LockedError, TamisError, UnknownDocumentError, quoted
-from tamis.base.processes import Crew
+from tamis.base.errors import (
+    CorruptError,
+    InputError,
+    LockedError,
+    TamisError,
+    UnknownDocumentError,
+    quoted,
+    some,
+)
 from tamis.index.build import SegmentWriter
 from tamis.index.commit import Commit
+from tamis.index.crew import Crew
 from tamis.index.manifest import NAME, Manifest
 from tamis.index.parcels import Builder
 from tamis.index.remains import foreign, mark_leaving, remove_remains
@@ -28,7 +36,6 @@ from tamis.storage.locks import FolderLock, folder_lock
 from tamis.text.analyze import get_analyzer
 
 SEGMENTS_KEPT = 8  # a commit that leaves more merges the smallest ones
-_NAMED = 5  # how many ids an error names
 OnDuplicate = Literal["error", "replace", "skip"]
 _KEEP: dict[str, Keep | None] = {"error": None, "replace": "last", "skip": "first"}
 
@@ -83,11 +90,11 @@ class IndexWriter:
         return self._open.count if self._open else 0
 
     def add(self, document: Document) -> None:
-        """Add a document; ids repeated since the last commit are found when it is committed. A document that
-        is refused (`InputError`) leaves everything as it was."""
+        """Add a document; ids repeated since the last commit are detected at commit. A refused document
+        (`InputError`) changes nothing."""
         self._check_usable()
         if not isinstance(document, Document):  # from callers without a type checker
-            problem = f"a {type(document).__name__} is no document"
+            problem = f"a {type(document).__name__} is not a document"
             raise InputError(problem, remedy="give a tamis.Document(id, text)")
         found = self._find(document.id)
         if found is not None and self._on_duplicate == "skip":
@@ -131,9 +138,8 @@ class IndexWriter:
             remedy += ", and commit what is just added before you delete it"
         if len(ids) == 1:
             return UnknownDocumentError(f"the index holds no document {ids[0]!r:.100}", remedy=remedy)
-        some = ", ".join(f"{doc_id!r:.100}" for doc_id in ids[:_NAMED])
-        more = ", ..." if len(ids) > _NAMED else ""
-        problem = f"the index does not hold {len(ids):,} of these {wanted:,} documents ({some}{more})"
+        named = some(f"{doc_id!r:.100}" for doc_id in ids)
+        problem = f"the index does not hold {len(ids):,} of these {wanted:,} documents ({named})"
         return UnknownDocumentError(problem, remedy=remedy)
 
     def commit(self) -> None:
@@ -159,7 +165,7 @@ class IndexWriter:
                 self._merge(self._last.segments)
 
     def discard(self) -> None:
-        """Forget what was not committed, and end."""
+        """Discard uncommitted changes and end."""
         self._ended = True
         if self._lock.is_inherited:
             return  # the files and the other processes are the parent's
@@ -176,7 +182,7 @@ class IndexWriter:
     def _check_usable(self) -> None:
         if self._ended:
             raise TamisError(
-                "this writer has ended or failed", remedy="open another one: the last commit is whole"
+                "this writer has ended or failed", remedy="open another one: the last commit is complete"
             )
         if self._lock.is_inherited:  # what a child wrote would come into the parent's files
             self._lock.check()
@@ -255,13 +261,13 @@ class IndexWriter:
         remove_remains(self._folder)
 
     def _check_alone(self) -> None:
-        """Nobody else has written since: where the lock's file was removed, another writer may have come in
-        and gone again."""
+        """Check that no other writer has committed since: it may have done so if the lock file was
+        removed."""
         self._lock.check()
         if _manifest(self._folder) != self._replaced:
             raise LockedError(
                 f"another process has written to {self._folder} meanwhile",
-                remedy="open another writer: its commit is whole, this one is not made",
+                remedy="open another writer: its commit is complete, this one was not made",
             )
 
 
@@ -288,7 +294,7 @@ def create(
         _check_ours(folder)
         if (folder / NAME).exists() and not overwrite:
             remedy = (
-                "go on with it (--resume), add to it (--add) or overwrite it (--overwrite); "
+                "resume it (--resume), add to it (--add) or overwrite it (--overwrite); "
                 "in Python: Index.open(path).add(documents), or overwrite=True"
             )
             raise InputError(f"{folder} already holds an index", remedy=remedy)
@@ -302,7 +308,7 @@ def _check_ours(folder: Path) -> None:
     """An index is written into a new folder or in the place of one; nothing else is put at risk."""
     other = foreign(folder)
     if other is not None:
-        problem = f"{folder} is not empty, and {other.relative_to(folder)} in it is no part of an index"
+        problem = f"{folder} is not empty, and {other.relative_to(folder)} in it is not part of an index"
         raise InputError(problem, remedy="choose another folder, or move that elsewhere")
 
 

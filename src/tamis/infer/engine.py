@@ -8,23 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
-from tamis.base.arrays import Array
-from tamis.base.errors import TamisError
+from tamis.base.arrays import Array, Layout, batches
+from tamis.base.errors import InputError, TamisError
+from tamis.base.interrupt import current_check
+from tamis.infer.walk import Keep
 from tamis.models.templates import Inputs
 
-#: equal: inputs of one length. padded: filled up to the longest. packed: laid end to end.
-Layout = Literal["equal", "padded", "packed"]
 Progress = Callable[[int], object]
 Check = Callable[[], object]
 _T = TypeVar("_T")
 
 
-def go_on() -> None:
-    """The check of who gives up nothing."""
+def no_check() -> None:
+    """A check that never gives up."""
 
 
 class OutOfMemory(Exception):
@@ -57,20 +57,30 @@ class Backend(Protocol):
         """How many batches run side by side."""
         ...
 
+    @property
+    def on_torch_threads(self) -> bool:
+        """Whether torch decides how many processor cores share a batch."""
+        ...
+
     def margins(self, inputs: Inputs) -> Array:
-        """One float32 an input: its logit, or with two labels the second less the first."""
+        """One float32 an input: its logit, or with two labels the second less the first. Of a listwise model
+        a row an input."""
+        ...
+
+    def walk(self, inputs: Inputs, keep: Keep, token_budget: int, wanted: Check = no_check) -> Array:
+        """Of a model with exits, the margins of one query's candidates at each exit, float32[candidates,
+        exits]; NaN at those that they did not reach. `wanted` is called before each batch."""
         ...
 
 
 class Engine:
-    """Scores inputs on a backend, whatever their number. `check` is called before each batch: who wants to
-    give up what is being scored has it raise. `shape` is that of what the backend says of one input: a
-    number, unless told."""
+    """Scores inputs on a backend, whatever their number. Before each batch the thread's check is called that
+    may give up what is being scored (`tamis.base.interrupt`). `shape` is that of what the backend says of one
+    input: a number, unless told."""
 
     def __init__(self, backend: Backend, shape: tuple[int, ...] = ()) -> None:
         self.backend, self.shape = backend, shape
         self.token_budget = backend.token_budget
-        self.check: Check = go_on
 
     def margins(self, inputs: Inputs, progress: Progress | None = None) -> Array:
         """One float32 an input, in the inputs' order; `progress` is told how many more are done."""
@@ -98,6 +108,19 @@ class Engine:
                     ) from None
         return margins
 
+    def walk(self, inputs: Inputs, keep: Keep) -> Array:
+        """One query's candidates from exit to exit, whatever their number: see `Backend.walk`."""
+        while True:
+            try:
+                return self.backend.walk(inputs, keep, self.token_budget, current_check())
+            except OutOfMemory:
+                self.token_budget //= 2
+            if self.token_budget < inputs.lengths.max():
+                raise TamisError(
+                    f"{len(inputs):,} candidates do not fit the memory of {self.backend.description}",
+                    remedy="rank fewer, use a smaller model, shorter inputs or device='cpu'",
+                )
+
     def _score(self, inputs: Inputs, lengths: Array, waiting: Array) -> Iterator[tuple[Array, Array]]:
         together = batches(lengths[waiting], self.token_budget, self.backend.layout)
         places = [waiting[batch] for batch in together]
@@ -106,9 +129,18 @@ class Engine:
         arranged = inputs if in_order else inputs.take(np.concatenate(places))
         stops = np.cumsum([len(batch) for batch in places]).tolist()
 
+        check = current_check()
+
         def score(number: int) -> Array:
-            self.check()
-            return self.backend.margins(arranged.part(stops[number] - len(places[number]), stops[number]))
+            check()
+            some = arranged.part(stops[number] - len(places[number]), stops[number])
+            scores = self.backend.margins(some)
+            if scores.shape != (expected := (len(some), *self.shape)):
+                raise InputError(
+                    f"the model gives {list(scores.shape)} numbers for {len(some)} inputs",
+                    remedy=f"make its architecture give {list(expected)}",
+                )
+            return scores
 
         yield from zip(places, side_by_side(score, range(len(places)), self.backend.workers), strict=True)
 
@@ -125,33 +157,3 @@ def side_by_side(score: Callable[[_T], Array], together: Sequence[_T], workers: 
         return
     with ThreadPoolExecutor(workers) as pool:
         yield from pool.map(score, together)
-
-
-def batches(lengths: Array, budget: int, layout: Layout) -> list[Array]:
-    """Which inputs go together, the longest first; one input alone may exceed the budget.
-
-    >>> [batch.tolist() for batch in batches(np.array([3, 5, 3, 2]), 6, "equal")]
-    [[1], [0, 2], [3]]
-    >>> [batch.tolist() for batch in batches(np.array([3, 5, 3, 2]), 8, "packed")]
-    [[1, 0], [2, 3]]
-    >>> [batch.tolist() for batch in batches(np.array([3, 5, 3, 2]), 8, "padded")]
-    [[1], [0, 2], [3]]
-    """
-    if layout == "packed" and lengths.sum() <= budget:
-        return [np.arange(len(lengths))] if len(lengths) else []
-    order = np.argsort(-lengths, kind="stable")
-    sorted_lengths = lengths[order]
-    found, start = [], 0
-    while start < len(order):
-        ahead = sorted_lengths[start:]
-        longest = max(int(ahead[0]), 1)
-        if layout == "packed":
-            count = int(np.searchsorted(np.cumsum(ahead), budget, side="right"))
-        else:
-            count = budget // longest
-            if layout == "equal":
-                count = min(count, int(np.searchsorted(-ahead, -ahead[0], side="right")))
-        count = max(count, 1)
-        found.append(order[start : start + count])
-        start += count
-    return found

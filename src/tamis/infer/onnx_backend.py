@@ -1,4 +1,4 @@
-"""The encoder on the processor, by ONNX Runtime: needs no torch."""
+"""Models on the processor, by ONNX Runtime: needs no torch."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
-from tamis.base.arrays import Array
+from tamis.base.arrays import Array, Layout, batches
 from tamis.base.errors import CorruptError, InputError
 from tamis.base.processes import available_cores
-from tamis.infer.engine import Layout
+from tamis.infer.engine import Check, no_check, side_by_side
 from tamis.infer.graph_cache import kept_graph
+from tamis.infer.walk import Keep, exit_margins
+from tamis.models.architecture import margin
+from tamis.models.bundled import BUNDLED
 from tamis.models.checkpoint import Checkpoint
-from tamis.models.config import EncoderConfig
 from tamis.models.templates import Inputs
+from tamis.models.tokenizer import open_tokenizer
 from tamis.storage.files import atomic_write, unreadable
 
 if TYPE_CHECKING:
@@ -29,24 +32,32 @@ _MADE_FROM, _FORMAT, _CHECKSUM = "tamis.checkpoint", "tamis.format", "tamis.chec
 _DIGITS = 32  # of a checksum
 
 
-class OnnxRuntime:
-    """What all models have in common that run in ONNX Runtime.
+class OnnxBackend:
+    """A checkpoint in ONNX Runtime: from its exported graph where the folder has one, else from its weights.
 
     Every worker runs batches of its own on one thread: batches are small, and scores do not depend on how
-    many workers there are.
+    many workers there are. Of a model with exits each part of the layers between two exits is a graph of its
+    own. The states of the candidates that go on lie in memory meanwhile, and new batches of one length are
+    formed from them.
     """
 
     layout: Layout = "equal"
     token_budget = TOKEN_BUDGET
+    on_torch_threads = False
 
-    def __init__(self, config: EncoderConfig, precision: str = "auto", workers: int | None = None) -> None:
+    def __init__(self, checkpoint: Checkpoint, precision: str = "auto", workers: int | None = None) -> None:
         if precision == "auto":
             precision = "int8"
         if precision not in ("int8", "fp32"):
             raise InputError(f"no precision {precision!r} on the processor", remedy="use int8 or fp32")
         self.precision: Precision = precision  # type: ignore[assignment]
-        self.config = config
         self.workers = workers or available_cores()
+        self.architecture, self._special = checkpoint.architecture, open_tokenizer(checkpoint).special
+        exported = checkpoint.folder / f"model.{self.precision}.onnx"
+        found = self.architecture.plain and exported.exists()
+        session = _exported_session(exported, checkpoint) if found else None
+        self._parts = [session] if session is not None else _sessions(checkpoint, self.precision)
+        self._names = _input_names(self._parts[0], self.architecture.kind)
 
     @property
     def description(self) -> str:
@@ -57,24 +68,49 @@ class OnnxRuntime:
     def numerics(self) -> str:
         return f"onnx-{self.precision}-{FORMAT}"
 
-    def _margins(self, logits: Array) -> Array:
-        margins: Array = logits[:, 0] if self.config.labels == 1 else logits[:, 1] - logits[:, 0]
-        return margins
-
-
-class OnnxBackend(OnnxRuntime):
-    """A checkpoint in ONNX Runtime: from its exported graph where the folder has one, else from its
-    weights."""
-
-    def __init__(self, checkpoint: Checkpoint, precision: str = "auto", workers: int | None = None) -> None:
-        super().__init__(checkpoint.config, precision, workers)
-        exported = checkpoint.folder / f"model.{self.precision}.onnx"
-        session = _exported_session(exported, checkpoint) if exported.exists() else None
-        self._session = open_session(_graph(checkpoint, self.precision)) if session is None else session
-
     def margins(self, inputs: Inputs) -> Array:
-        (logits,) = self._session.run(None, tokens(inputs))
-        return self._margins(logits)
+        """What the model says of each input, as its architecture has it; of exits the last one's."""
+        if len(self._parts) > 1:
+            margins: Array = self.walk(inputs, lambda live, margins: live, self.token_budget)[:, -1]
+            return margins
+        outputs, *_ = self._parts[0].run(None, self._taken(tokens(inputs)))
+        scores = self.architecture.scores(outputs, inputs, self._special)
+        return self.architecture.rows(scores, inputs, self._special)
+
+    def _taken(self, feed: dict[str, Array]) -> dict[str, Array]:
+        """What the (first) graph takes of that, as the numbers that it has."""
+        return {name: feed[name].astype(dtype, copy=False) for name, dtype in self._names.items()}
+
+    def walk(self, inputs: Inputs, keep: Keep, token_budget: int, wanted: Check = no_check) -> Array:
+        """See `tamis.infer.engine.Backend`."""
+        from tamis.models.graph import BEFORE
+
+        states: dict[int, Array] = {}  # float32[length, hidden] of each candidate that is live
+
+        def ask(exit: int, live: Array) -> Array:
+            for left in states.keys() - set(live.tolist()):
+                del states[left]
+
+            def score(batch: Array) -> Array:
+                wanted()
+                numbers = live[batch].tolist()
+                if exit == 0:
+                    feed = self._taken(tokens(inputs.take(numbers)))
+                else:
+                    feed = {BEFORE: np.stack([states.pop(number) for number in numbers])}
+                logits, *after = self._parts[exit].run(None, feed)
+                for each in after:  # all but the last part give their states
+                    states.update(zip(numbers, each, strict=True))
+                found: Array = margin(logits)
+                return found
+
+            together = batches(inputs.lengths[live], token_budget, self.layout)
+            margins = np.empty(len(live), np.float32)
+            for batch, scores in zip(together, side_by_side(score, together, self.workers), strict=True):
+                margins[batch] = scores
+            return margins
+
+        return exit_margins(len(inputs), len(self._parts), ask, keep, self.description)
 
 
 def tokens(inputs: Inputs) -> dict[str, Array]:
@@ -93,9 +129,13 @@ def tokens(inputs: Inputs) -> dict[str, Array]:
 
 def export(checkpoint: Checkpoint, precision: Precision = "int8", folder: Path | None = None) -> Path:
     """Write the checkpoint's graph into its folder (or another), where it is found and loads faster."""
+    if not checkpoint.architecture.plain:
+        raise InputError(
+            f"a {checkpoint.architecture.kind} model is not a single graph", remedy="export a mono or a duo"
+        )
     path = (folder or checkpoint.folder) / f"model.{precision}.onnx"
     with atomic_write(path, "wb") as stream:
-        graph = _graph(checkpoint, precision)
+        (graph,) = _graphs(checkpoint, precision)
         stream.write(graph + _seal(graph))
     return path
 
@@ -158,22 +198,36 @@ def _format() -> str:
     return f"{FORMAT}-unsigned" if products_saturate() else FORMAT
 
 
-def _graph(checkpoint: Checkpoint, precision: Precision) -> bytes:
-    """The graph of a checkpoint; those of the models that come with tamis are kept for the next process."""
-    from tamis.infer.scorer import BUNDLED
+def _input_names(session: Any, kind: str) -> dict[str, type]:
+    """What a graph takes of `tokens`, and in which numbers."""
+    found: dict[str, type] = {
+        each.name: np.int64 if "int64" in each.type else np.int32 for each in session.get_inputs()
+    }
+    if other := found.keys() - {"ids", "segments"}:
+        raise InputError(
+            f"the graph of a {kind} model takes {', '.join(sorted(other))}",
+            remedy="let it take ids and segments, whole numbers [batch, length]",
+        )
+    return found
 
+
+def _sessions(checkpoint: Checkpoint, precision: Precision) -> list[Any]:
+    return [open_session(graph) for graph in _graphs(checkpoint, precision)]
+
+
+def _graphs(checkpoint: Checkpoint, precision: Precision) -> list[bytes]:
+    """The graphs of a checkpoint; those of the models that come with tamis are kept for the next process."""
     if checkpoint.folder.parent != BUNDLED:
         return _written(checkpoint, precision)
     key = f"{checkpoint.folder.name}-{checkpoint.fingerprint}-{precision}-{_format()}"
-    return kept_graph(key, lambda: _written(checkpoint, precision))
+    return [kept_graph(key, lambda: _written(checkpoint, precision)[0])]
 
 
-def _written(checkpoint: Checkpoint, precision: Precision) -> bytes:
+def _written(checkpoint: Checkpoint, precision: Precision) -> list[bytes]:
     from onnx.helper import set_model_props
 
-    from tamis.models.graph import build_graph
-
-    model = build_graph(checkpoint.config, checkpoint.tensors, precision)
-    set_model_props(model, {_MADE_FROM: checkpoint.fingerprint, _FORMAT: _format()})
-    graph: bytes = model.SerializeToString()
-    return graph
+    found = []
+    for model in checkpoint.architecture.graphs(checkpoint, precision):
+        set_model_props(model, {_MADE_FROM: checkpoint.fingerprint, _FORMAT: _format()})
+        found.append(model.SerializeToString())
+    return found

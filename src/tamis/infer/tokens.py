@@ -3,7 +3,7 @@
 Tokenising a thousand candidates takes as long as scoring them on a GPU, so it is done once. An index's
 segments never change, so the tokens of each are kept in a folder of their own,
 
-    IDX/tokens/TOKENIZER/SEGMENT/    tokens.json, and the columns ids, ends, lengths, digests
+    IDX/tokens/TOKENIZER/SEGMENT/    as `tamis.index.tokens` lays them out
 
 where TOKENIZER is the tokenizer's fingerprint: models with one vocabulary share it. A folder is written under
 another name and renamed when it is whole, so a build that was killed goes on where it stopped. Documents
@@ -16,33 +16,39 @@ A document is tokenised as its `contents` (title and text), which is what the in
 
 from __future__ import annotations
 
-import json
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import xxhash
 
-from tamis.base.arrays import Array, ranges
-from tamis.base.errors import CorruptError, InputError, StorageError, UnknownDocumentError
+from tamis.base.arrays import Array
+from tamis.base.errors import InputError, StorageError, UnknownDocumentError
 from tamis.core.ranking import Ranking
 from tamis.index.compiled import numba_installed
 from tamis.index.index import Index
-from tamis.index.manifest import Manifest
-from tamis.index.remains import has_tokens, is_begun, is_tokens_file
+from tamis.index.remains import has_tokens, is_tokens_file
 from tamis.index.segment import Segment
+from tamis.index.tokens import (
+    SegmentTokens,
+    TokensInfo,
+    is_whole,
+    remove_tokens,
+    remove_unneeded,
+    replace_folder,
+    texts_digest,
+    whole,
+)
+from tamis.infer.token_memory import TokenMemory
 from tamis.models.templates import COUNTED, Tokenised
 from tamis.models.tokenizer import Tokenizer
-from tamis.storage.columns import CHUNK, Column, ColumnInfo, ColumnWriter, smallest_unsigned, write_column
-from tamis.storage.files import TEMPORARY, atomic_write, make_folder, storage_errors, sync_folder, unreadable
+from tamis.storage.columns import ColumnInfo, ColumnWriter, smallest_unsigned, write_column
+from tamis.storage.files import TEMPORARY, make_folder, storage_errors
 from tamis.storage.locks import FolderLock, folder_lock
-from tamis.storage.markers import is_marked, mark, remove_marked
+from tamis.storage.markers import mark, remove_marked
 
-FORMAT = 2
 KEPT = 512  # tokens of a document: no input of the models we know is longer
 _BATCH = 1024  # documents tokenised at a time
 
@@ -107,16 +113,16 @@ class TokenStore:
     def _of(self, segment: Segment, numbers: Array) -> Tokenised:
         kept = self._kept(segment)
         if kept is not None:
-            return kept.texts(numbers, self.limit)
+            return Tokenised(*kept.texts(numbers, self.limit))
         contents = [segment.store.document(number).contents for number in numbers.tolist()]
         return self.tokenizer.encode(contents, limit=self.limit)
 
-    def _kept(self, segment: Segment) -> _SegmentTokens | None:
+    def _kept(self, segment: Segment) -> SegmentTokens | None:
         opened = _OPENED.setdefault(segment, {})
         known = opened.get((self.tokenizer.fingerprint, self.limit))
         if known is None:
             folder = self.index.path / "tokens" / self.tokenizer.fingerprint
-            known = _SegmentTokens.open(folder, segment, self.limit)
+            known = SegmentTokens.open(folder, segment, self.limit)
             if known is not None:
                 opened[self.tokenizer.fingerprint, self.limit] = known
         return known
@@ -139,6 +145,8 @@ def texts_of(ranking: Ranking, tokenizer: Tokenizer, *, limit: int = KEPT) -> To
     [2, 3]
     """
     limit = max(limit, KEPT)  # what is kept serves those who need less of it
+    if isinstance(ranking.texts, TokenMemory):
+        return ranking.texts.tokens(ranking.ids, tokenizer, limit)
     if isinstance(ranking.texts, Index):
         return TokenStore(ranking.texts, tokenizer, limit=limit).texts(ranking.ids)
     return tokenizer.encode([document.contents for document in ranking.documents()], limit=limit)
@@ -169,8 +177,8 @@ def build_tokens(
         raise InputError(f"cannot keep {limit} tokens a document", remedy=f"use 1 to {COUNTED}")
     folder = index.path / "tokens" / tokenizer.fingerprint
     with folder_lock(index.path / "tokens") as lock:
-        _remove(index.path.glob(f"tokens/*/{TEMPORARY}*"))
-        lacking = [segment for segment in index.segments if not _is_whole(folder, segment, limit)]
+        remove_tokens(index.path.glob(f"tokens/*/{TEMPORARY}*"))
+        lacking = [segment for segment in index.segments if not is_whole(folder, segment, limit)]
         there = sum(map(len, index.segments)) - sum(map(len, lacking))
         if progress and there:
             progress(there)
@@ -179,7 +187,7 @@ def build_tokens(
             for segment in lacking:
                 _write(folder, segment, tokenizer, limit, known, lock, progress)
                 _OPENED.pop(segment, None)
-        _remove_unneeded(index)
+        remove_unneeded(index.path, index.segments)
     return TokenStore(index, tokenizer, limit=limit)
 
 
@@ -197,109 +205,12 @@ def untokenised(index: Index, tokenizer: Tokenizer, *, limit: int = KEPT) -> int
     return max(lacking - kept, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class TokensInfo:
-    """What a segment's tokens.json says: the columns, what they were made from and how much was kept."""
-
-    texts: str  # the digest of the texts that these are the tokens of
-    limit: int
-    columns: dict[str, ColumnInfo]
-
-    def write(self, path: Path) -> None:
-        text = json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
-        with atomic_write(path, "w") as file:
-            file.write(f"{xxhash.xxh3_128_hexdigest(text.encode())}\n{text}\n")
-
-    @classmethod
-    def read(cls, path: Path) -> TokensInfo | None:
-        """None where there is none, or one of another format."""
-        try:
-            digest, _, rest = path.read_bytes().partition(b"\n")
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise unreadable(path, error) from error
-        if digest != xxhash.xxh3_128_hexdigest(rest[:-1]).encode():
-            raise CorruptError(f"{path} is corrupt")
-        body = json.loads(rest)
-        if body["format"] != FORMAT:
-            return None
-        columns = {name: ColumnInfo(**info) for name, info in body["columns"].items()}
-        return cls(body["texts"], body["limit"], columns)
-
-
-class _SegmentTokens:
-    """The tokens of one segment's documents, by number. It must not refer to the segment, with which it goes
-    (see `_OPENED`)."""
-
-    def __init__(self, folder: Path, description: TokensInfo) -> None:
-        self._folder = folder
-        columns = {name: Column(folder / name, info) for name, info in description.columns.items()}
-        self._ids, self._offsets, self._lengths = columns["ids"], columns["ends"], columns["lengths"]
-        self._digests = columns["digests"]
-        # chunks of the ids known to be as written; a column can be asked that only one range at a time
-        self._checked = np.zeros(self._ids.unchecked.nbytes // CHUNK + 1, dtype=bool)
-
-    @classmethod
-    def open(cls, folder: Path, segment: Segment, limit: int) -> _SegmentTokens | None:
-        """The tokens of a segment, None where there are none or too few of each document."""
-        own = folder / segment.info.name
-        with _rebuild_if_corrupt(own):
-            while True:
-                description = TokensInfo.read(own / "tokens.json")
-                if description is None or description.texts != _texts_digest(segment):
-                    return None
-                if description.limit < limit:
-                    return None
-                try:
-                    return cls(own, description)
-                except (FileNotFoundError, CorruptError) as error:
-                    # unless a builder has just put other tokens in their place
-                    if TokensInfo.read(own / "tokens.json") == description:
-                        raise CorruptError(getattr(error, "problem", f"{error}")) from error
-
-    def check(self) -> None:
-        """Read everything, and compare it with its checksums."""
-        with _rebuild_if_corrupt(self._folder):
-            for column in (self._ids, self._offsets, self._lengths, self._digests):
-                column.all()
-
-    @property
-    def digests(self) -> Array:
-        """uint64[documents, 2]: of the texts that these are the tokens of."""
-        return self._digests.unchecked.reshape(-1, 2)
-
-    def texts(self, numbers: Array, limit: int) -> Tokenised:
-        with _rebuild_if_corrupt(self._folder):
-            for column in (self._ids, self._offsets, self._lengths):
-                column.check_size()
-            offsets, lengths = self._offsets.all(), self._lengths.all()
-            starts = offsets[numbers].astype(np.int64)
-            counts = np.minimum(offsets[numbers + 1].astype(np.int64) - starts, limit)
-            self._check(starts, counts)
-        new_ends = np.zeros(len(numbers) + 1, dtype=np.int64)
-        np.cumsum(counts, out=new_ends[1:])
-        ids = self._ids.unchecked[ranges(starts, counts)].astype(np.int32)
-        return Tokenised(ids, new_ends, lengths[numbers].astype(np.int64))
-
-    def _check(self, starts: Array, counts: Array) -> None:
-        """Verify the checksums of what is about to be read."""
-        size = self._ids.unchecked.itemsize
-        stops = starts + counts
-        # a document has fewer tokens than a chunk: it lies in one, or in two that are neighbours
-        first, last = starts * size // CHUNK, (stops * size - 1) // CHUNK
-        unknown = (counts > 0) & ~(self._checked[first] & self._checked[last])
-        for i in np.flatnonzero(unknown).tolist():
-            self._ids.slice(int(starts[i]), int(stops[i]))
-            self._checked[first[i]] = self._checked[last[i]] = True
-
-
 class _Known:
     """The tokens that are kept for a tokenizer, by their texts' digests, whichever segments they are of."""
 
     def __init__(self, folder: Path, limit: int) -> None:
         self._limit = limit
-        self._kept = list(_whole(folder, limit))
+        self._kept = list(whole(folder, limit))
         parts = [np.zeros((0, 2), np.uint64), *(each.digests for each in self._kept)]
         digests, self._starts = np.concatenate(parts), np.cumsum([len(part) for part in parts])[:-1]
         self._order = np.argsort(digests[:, 0], kind="stable")
@@ -319,7 +230,8 @@ class _Known:
         owners = np.searchsorted(self._starts, places[here], side="right") - 1
         for owner in np.unique(owners).tolist():
             own = here[owners == owner]
-            parts.append(self._kept[owner].texts(places[own] - self._starts[owner], self._limit))
+            kept = self._kept[owner].texts(places[own] - self._starts[owner], self._limit)
+            parts.append(Tokenised(*kept))
             order.append(own)
         return Tokenised.join(parts).take(np.argsort(np.concatenate(order)))
 
@@ -329,37 +241,6 @@ class _Known:
             return np.full(len(digests), -1)
         at = np.minimum(np.searchsorted(self._sorted[:, 0], digests[:, 0]), len(self._order) - 1)
         return np.where((self._sorted[at] == digests).all(axis=1), self._order[at], -1)
-
-
-def _whole(folder: Path, limit: int) -> Iterator[_SegmentTokens]:
-    """All that is kept in a tokenizer's folder, but for what is damaged or too short."""
-    for path in sorted(folder.glob("*")):
-        try:
-            description = TokensInfo.read(path / "tokens.json")
-            if description is not None and description.limit >= limit:
-                kept = _SegmentTokens(path, description)
-                kept.check()
-                yield kept
-        except (CorruptError, FileNotFoundError):
-            continue
-
-
-def damaged_tokens(index: Path) -> list[Path]:
-    """The folders of tokens beside an index that are not as they were written.
-
-    >>> damaged_tokens(getfixture("tmp_path"))
-    []
-    """
-    found = []
-    for path in sorted(index.glob("tokens/*/*")):
-        if has_tokens(path):
-            try:
-                description = TokensInfo.read(path / "tokens.json")
-                if description is not None:
-                    _SegmentTokens(path, description).check()
-            except (CorruptError, FileNotFoundError):
-                found.append(path)
-    return found
 
 
 def _digests(contents: Sequence[str]) -> Array:
@@ -372,34 +253,8 @@ def _digests(contents: Sequence[str]) -> Array:
     return np.frombuffer(found, "<u8").reshape(-1, 2)
 
 
-@contextmanager
-def _rebuild_if_corrupt(folder: Path) -> Iterator[None]:
-    """Tokens can be made again from the texts, which is a better remedy than a column knows."""
-    try:
-        yield
-    except CorruptError as error:
-        raise CorruptError(
-            error.problem, remedy=f"build the tokens again with `tamis tokens`, or remove {folder}"
-        ) from error
-
-
 # by tokenizer and limit, for every segment that some index has open
-_OPENED: WeakKeyDictionary[Segment, dict[tuple[str, int], _SegmentTokens]] = WeakKeyDictionary()
-
-
-def _texts_digest(segment: Segment) -> str:
-    return segment.info.columns["store.frames"].digest
-
-
-def _is_whole(folder: Path, segment: Segment, limit: int) -> bool:
-    """Whether a segment's tokens are there and every byte of them is as it was written."""
-    try:
-        kept = _SegmentTokens.open(folder, segment, limit)
-        if kept is not None:
-            kept.check()
-        return kept is not None
-    except CorruptError:
-        return False
+_OPENED: WeakKeyDictionary[Segment, dict[tuple[str, int], SegmentTokens]] = WeakKeyDictionary()
 
 
 def _write(
@@ -422,9 +277,9 @@ def _write(
         mark(new, new.name, path.name)
         try:
             columns = _write_columns(new, segment, tokenizer, known, progress)
-            TokensInfo(_texts_digest(segment), limit, columns).write(new / "tokens.json")
+            TokensInfo(texts_digest(segment), limit, columns).write(new / "tokens.json")
             lock.check()
-            _replace(path, new)
+            replace_folder(path, new)
         except BaseException:
             remove_marked(new, is_tokens_file)
             raise
@@ -459,31 +314,3 @@ def _write_columns(
     columns["lengths"] = write_column(folder / "lengths", np.concatenate(lengths), "u2")
     columns["digests"] = write_column(folder / "digests", np.concatenate(digests).ravel(), "u8")
     return columns
-
-
-def _replace(path: Path, new: Path) -> None:
-    """Give a finished folder its name; a reader sees the old one whole, none, or the new one whole."""
-    old = new.with_name(f"{new.name}-old")
-    sync_folder(new)
-    if path.exists():
-        mark(path, path.name, old.name)  # it may have none, or one that does not know its next name
-        path.rename(old)
-    new.rename(path)
-    sync_folder(path.parent)
-    remove_marked(old, is_tokens_file)
-
-
-def _remove_unneeded(index: Index) -> None:
-    """Remove the tokens of segments that are in no commit any more. Only the holder of the lock may call
-    this."""
-    named = {segment.name for segment in Manifest.read(index.path).segments}
-    named |= {segment.info.name for segment in index.segments}  # which may be an older commit
-    _remove(path for path in index.path.glob("tokens/*/*") if path.name not in named)
-
-
-def _remove(folders: Iterable[Path]) -> None:
-    for folder in list(folders):
-        if has_tokens(folder) and not is_marked(folder):
-            with suppress(OSError):
-                mark(folder)
-        remove_marked(folder, is_tokens_file, empty_too=is_begun(folder))

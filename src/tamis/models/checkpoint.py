@@ -1,5 +1,9 @@
 """Checkpoints: Hugging Face folders of config.json, model.safetensors and tokenizer.json, read and written.
 
+config.json also says which architecture a model is of (`tamis.models.record`), and the tensors that it has
+beside the encoder's lie in model.safetensors, under names that begin with the architecture's prefix. So other
+programs read every model as an encoder.
+
 Weights come from safetensors only. A pickle (pytorch_model.bin, .pt, .pkl) can run any code when it is
 loaded, so it is refused.
 """
@@ -7,8 +11,8 @@ loaded, so it is refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import file_digest
 from pathlib import Path
@@ -19,9 +23,20 @@ import xxhash
 
 from tamis.base.arrays import Array
 from tamis.base.errors import InputError
-from tamis.models.config import EncoderConfig, parse_config, read_raw_config, write_config
+from tamis.models import legacy
+from tamis.models.architecture import DEVIATION, Architecture
+from tamis.models.architectures.mono import Mono
+from tamis.models.config import (
+    EncoderConfig,
+    parse_config,
+    read_raw_config,
+    stored_labels,
+    write_config,
+)
+from tamis.models.legacy import DUO_SEGMENTS
 from tamis.models.names import Shape, canonical_name, hugging_face_names, is_unused, shapes
 from tamis.models.quantise import int8_matrices
+from tamis.models.record import read_record, record_of
 from tamis.models.weights import (
     LazyTensors,
     StoredTensor,
@@ -41,13 +56,12 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 FILES_OF_A_MODEL = (CONFIG, "model*.safetensors", SHARDS, TOKENIZER, TOKENIZER_CONFIG, "model.*.onnx")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 _NAMED = 3  # how many tensors an error names
-_INITIAL_DEVIATION = 0.02  # BERT's initializer_range
-_DUO_SEGMENTS = 3
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model: its shape, its weights under our names (see `tamis.models.names`), and where it lies.
+    """A model: its shape, its weights under our names (see `tamis.models.names`), and where it lies; its
+    architecture, and in `head` the tensors that this has beside the encoder's.
 
     `fingerprint` changes whenever the scores could: it covers the weights, the config and the tokenizer.
     `drawn` are the tensors that it lacked and that were drawn when it was loaded.
@@ -59,6 +73,8 @@ class Checkpoint:
     fingerprint: str
     raw_config: Mapping[str, Any]
     drawn: frozenset[str] = frozenset()
+    architecture: Architecture = field(default_factory=Mono)
+    head: Mapping[str, Array] = field(default_factory=dict)
 
     @property
     def new_head(self) -> bool:
@@ -85,54 +101,57 @@ def load_checkpoint(
     tamis.base.errors.InputError: .../config.json: no such file: check the path
     """
     folder = _folder(name_or_folder, revision)
-    raw = read_raw_config(folder / CONFIG)
+    raw = legacy.raw_config(folder) or read_raw_config(folder / CONFIG)
     if require_head and labels is not None:
         raise InputError("labels can be chosen for a new head only", remedy="say require_head=False")
     config = parse_config(raw, folder / CONFIG, labels=labels)
     _require_tokenizer(folder)
     files = _weight_files(folder)
-    stored = _canonical(config, files)
-    tensors = _checked(folder, config, stored, require_head)
+    own = replace(config, labels=stored_labels(raw))  # which the tensors beside the encoder were made for
+    kind = read_record(raw, own, [name for tensors in files.values() for name in tensors], folder)
+    head = _head(folder, kind, own, files)
+    stored = _canonical(config, files, head)
+    tensors = _checked(folder, config, stored, require_head and not config.static)
     for path in files:
         verify_tensors(path)
     fingerprint = _fingerprint(folder, files)
     missing = [name for name in shapes(config) if name not in tensors]
     if not missing:
-        return Checkpoint(folder, config, tensors, fingerprint, raw)
-    head = _initial(config, missing, seed)
-    whole, fingerprint = overlaid(tensors, head), _derived(fingerprint, head)
-    return Checkpoint(folder, config, whole, fingerprint, raw, drawn=frozenset(missing))
+        return Checkpoint(folder, config, tensors, fingerprint, raw, architecture=kind, head=head)
+    new = _initial(config, missing, seed)
+    whole, fingerprint = overlaid(tensors, new), _derived(fingerprint, new)
+    return Checkpoint(folder, config, whole, fingerprint, raw, frozenset(missing), kind, head)
 
 
 def save_checkpoint(
     checkpoint: Checkpoint,
     folder: str | Path,
     dtype: WeightType = "float32",
-    others: Mapping[str, Array] | None = None,
     *,
     ranks: bool = True,
 ) -> None:
     """Write a checkpoint as a Hugging Face folder, which transformers and sentence-transformers load.
 
-    Every file takes its name only when it is whole; the weights come last. `others` are tensors that lie
-    beside the encoder's, under their own names. One that was not trained to rank (`ranks`) is written without
-    the output of its ranking head, so that no stage takes it for a ranker. With int8 the encoder's matrices
-    are kept as 8 bits (see `tamis.models.weights`), which only tamis reads, and all else as float16.
+    Every file takes its name only when it is whole; the weights come last. One that was not trained to rank
+    (`ranks`) is written without the output of its ranking head, so that no stage takes it for a ranker. With
+    int8 the encoder's matrices are kept as 8 bits (see `tamis.models.weights`), which only tamis reads, and
+    all else as float16.
     """
     folder = Path(folder)
     with storage_errors(folder):
         make_folder(folder)
     config = checkpoint.config
-    _write_json(folder / CONFIG, write_config(checkpoint.raw_config, config, dtype))
+    record = record_of(checkpoint.architecture, config, folder)
+    _write_json(folder / CONFIG, write_config(checkpoint.raw_config, config, dtype) | record)
     copy_file(checkpoint.folder / TOKENIZER, folder / TOKENIZER)
     if (checkpoint.folder / TOKENIZER_CONFIG).exists():
         copy_file(checkpoint.folder / TOKENIZER_CONFIG, folder / TOKENIZER_CONFIG)
-    else:
+    elif not config.static:
         _write_json(folder / TOKENIZER_CONFIG, _tokenizer_config(checkpoint))
     read = checkpoint.tensors.__getitem__
     names = hugging_face_names(config)
     renamed = {names[ours]: partial(read, ours) for ours in names if ranks or not is_output(ours)}
-    beside = {name: partial(others.__getitem__, name) for name in others} if others else {}
+    beside = {name: partial(checkpoint.head.__getitem__, name) for name in checkpoint.head}
     if dtype != "int8":
         write_tensors(folder / WEIGHTS, LazyTensors(renamed | beside), dtype)
         return
@@ -150,27 +169,32 @@ def is_output(name: str) -> bool:
     return name.startswith("head.output.")
 
 
-def stored_beside(folder: Path, prefix: str) -> dict[str, StoredTensor]:
-    """The tensors in a checkpoint's folder that lie beside the encoder's, under names that begin so.
-
-    >>> stored_beside(getfixture("tmp_path"), "exits.")
-    {}
-    """
-    if not any((folder / name).is_file() for name in (WEIGHTS, SHARDS)):
-        return {}
-    every = _weight_files(folder).values()
-    return {name: tensors[name] for tensors in every for name in tensors if name.startswith(prefix)}
-
-
-def checked_beside(
-    stored: Mapping[str, StoredTensor], wanted: Mapping[str, Shape], damaged: Callable[[str], InputError]
+def _head(
+    folder: Path,
+    kind: Architecture,
+    config: EncoderConfig,
+    files: Mapping[Path, Mapping[str, StoredTensor]],
 ) -> LazyTensors:
-    """Such tensors, of which every one that is wanted is there in its shape, and no other."""
-    for name in sorted(wanted.keys() ^ stored.keys()):
-        raise damaged(f"the tensor {name} is {'missing' if name in wanted else 'of no head'}")
+    """The tensors beside the encoder's: every one that there must be is there in its shape, and no other."""
+    prefix = f"{kind.prefix}."
+    stored = {name: each[name] for each in files.values() for name in each if name.startswith(prefix)}
+    stored = stored or legacy.stored_head(folder, kind.prefix)
+    wanted = kind.tensors(config)
+
+    def damaged(problem: str) -> InputError:
+        return InputError(
+            f"its {kind.kind} tensors are damaged: {problem}",
+            remedy="save or fetch the model again",
+            path=folder,
+        )
+
+    if wanted is not None:
+        for name in sorted(wanted.keys() ^ stored.keys()):
+            raise damaged(f"the tensor {name} is {'missing' if name in wanted else 'not expected'}")
     for name, tensor in stored.items():
-        if tensor.shape != wanted[name] or not tensor.readable:
-            what = f"{tensor.dtype}{list(tensor.shape)} where {list(wanted[name])} is expected"
+        shape = tensor.shape if wanted is None else wanted[name]
+        if tensor.shape != shape or not tensor.readable:
+            what = f"{tensor.dtype}{list(tensor.shape)} where {list(shape)} is expected"
             raise damaged(f"the tensor {name} is {what}")
     return LazyTensors({name: tensor.read for name, tensor in stored.items()})
 
@@ -183,14 +207,14 @@ def with_third_segment(checkpoint: Checkpoint, seed: int = 0) -> Checkpoint:
     if not config.segments:
         problem = f"a {config.family} model has no segment embeddings"
         raise InputError(problem, remedy="start duo from a BERT, ELECTRA or ALBERT model")
-    if config.segments >= _DUO_SEGMENTS:
+    if config.segments >= DUO_SEGMENTS:
         return checkpoint
     table = checkpoint.tensors["embeddings.segment"]
-    rows = (_DUO_SEGMENTS - config.segments, config.embedding)
+    rows = (DUO_SEGMENTS - config.segments, config.embedding)
     new = {"embeddings.segment": np.concatenate([table, _normal(np.random.default_rng(seed), rows)])}
     return replace(
         checkpoint,
-        config=replace(config, segments=_DUO_SEGMENTS),
+        config=replace(config, segments=DUO_SEGMENTS),
         tensors=overlaid(checkpoint.tensors, new),
         fingerprint=_derived(checkpoint.fingerprint, new),
     )
@@ -206,7 +230,7 @@ def _folder(name_or_folder: str | Path, revision: str | None) -> Path:
         if revision is not None:
             raise InputError(f"{path} is a folder, which has no revisions", remedy="leave the revision out")
         for trained in (path / "best", path / "last"):
-            if not (path / CONFIG).exists() and (trained / CONFIG).exists():
+            if not holds_checkpoint(path) and holds_checkpoint(trained):
                 raise InputError("has a training run in it", remedy=f"give {trained}", path=path)
         return path
     if there:
@@ -214,6 +238,15 @@ def _folder(name_or_folder: str | Path, revision: str | None) -> Path:
     if isinstance(name_or_folder, Path):
         raise InputError("no such folder", remedy="check the path", path=path)
     return _downloaded(name_or_folder, revision)
+
+
+def holds_checkpoint(folder: Path) -> bool:
+    """Whether a folder has a model in it.
+
+    >>> holds_checkpoint(getfixture("tmp_path"))
+    False
+    """
+    return is_there(folder / CONFIG) or is_there(folder / legacy.PLAN)
 
 
 def _downloaded(name: str, revision: str | None) -> Path:
@@ -253,6 +286,8 @@ def _require_tokenizer(folder: Path) -> None:
 
 def _weight_files(folder: Path) -> dict[Path, dict[str, StoredTensor]]:
     """The tensors of every file of weights, under the names the files use."""
+    if not is_there(folder / CONFIG):
+        return legacy.stored_words(folder)
     if (folder / WEIGHTS).exists():
         return {folder / WEIGHTS: stored_tensors(folder / WEIGHTS)}
     if (folder / SHARDS).exists():
@@ -279,16 +314,17 @@ def _shards(index: Path) -> dict[Path, dict[str, StoredTensor]]:
 
 
 def _canonical(
-    config: EncoderConfig, files: Mapping[Path, Mapping[str, StoredTensor]]
+    config: EncoderConfig, files: Mapping[Path, Mapping[str, StoredTensor]], head: Collection[str]
 ) -> dict[str, StoredTensor]:
-    """All tensors under the names that Hugging Face gives them today."""
+    """All tensors but the head's, under the names that Hugging Face gives them today."""
     family = config.family
-    names = [name for tensors in files.values() for name in tensors]
+    names = [name for tensors in files.values() for name in tensors if name not in head]
     bare = not any(name.startswith(f"{family}.") for name in names)  # an encoder saved without its head
     return {
         canonical_name(name, family, bare=bare): tensor
         for tensors in files.values()
         for name, tensor in tensors.items()
+        if name not in head
     }
 
 
@@ -333,7 +369,8 @@ def _some(names: list[str]) -> str:
 
 def _fingerprint(folder: Path, files: Iterable[Path]) -> str:
     digest = xxhash.xxh3_64()
-    for path in (folder / CONFIG, folder / TOKENIZER, *files):
+    first = [folder / CONFIG] if is_there(folder / CONFIG) else []
+    for path in (*first, folder / TOKENIZER, *legacy.files(folder), *files):
         try:
             with path.open("rb") as file:
                 digest.update(file_digest(file, xxhash.xxh3_128).digest())
@@ -366,7 +403,7 @@ def _initial(config: EncoderConfig, names: Iterable[str], seed: int) -> dict[str
 
 
 def _normal(generator: np.random.Generator, shape: Shape) -> Array:
-    return generator.normal(0.0, _INITIAL_DEVIATION, shape).astype(np.float32)
+    return generator.normal(0.0, DEVIATION, shape).astype(np.float32)
 
 
 def overlaid(tensors: Mapping[str, Array], new: Mapping[str, Array]) -> LazyTensors:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal
 
 from tamis.base.errors import InputError, quoted
 from tamis.base.nested import parse_json
-from tamis.models.templates import Form
 from tamis.storage.files import PathLike, read_text
 
 _LARGEST = 1 << 26  # bytes of a config.json, or of the index of a model in many files
 
-Family = Literal["bert", "roberta", "electra", "albert", "distilbert"]
+#: `static` is no encoder but a table of words: see `tamis.models.architectures.interaction`.
+Family = Literal["bert", "roberta", "electra", "albert", "distilbert", "static"]
 Activation = Literal["gelu", "gelu_tanh", "relu"]
 HeadActivation = Literal["tanh", "gelu", "relu"]
 
@@ -25,6 +25,7 @@ FAMILIES: Mapping[str, Family] = {
     "electra": "electra",
     "albert": "albert",
     "distilbert": "distilbert",
+    "static": "static",
 }
 
 #: "gelu_fast" is the tanh form with its constants multiplied out.
@@ -43,14 +44,11 @@ _HEAD_ACTIVATIONS: Mapping[Family, HeadActivation] = {
     "electra": "gelu",
     "albert": "tanh",
     "distilbert": "relu",
+    "static": "tanh",
 }
 
-#: Where config.json says in which form the inputs of a ranker were made when it was trained. Others pass
-#: over it, and would make inputs in the default form.
-FORM = "tamis_input_form"
-
-#: And how many texts an input of a listwise ranker has: see `tamis.models.lists`.
-TEXTS = "tamis_listwise_texts"
+#: Where config.json says which architecture the model is of, and its settings. Others pass over it.
+RECORD = "tamis"
 
 #: By this table transformers refuses int8 weights, which it would else load without their scales: it has no
 #: `quant_method`. What tamis goes by is the metadata of the weights.
@@ -69,7 +67,6 @@ MOST = {
     "embedding": 1 << 16,
     "num_hidden_groups": 1000,
     "pad_token_id": 1 << 20,
-    TEXTS: 1 << 10,
 }
 
 #: Our names in the words of config.json, for all families but DistilBERT.
@@ -119,14 +116,17 @@ class EncoderConfig:
     labels: int = 1
     layer_groups: int = 0  # how many layers have weights of their own; 0 says: all
     dropout: float = 0.1
-    form: Form = "default"  # of mono's inputs
-    texts: int = 0  # that an input has which are scored together, by a listwise model; 0: by no such model
 
     def __post_init__(self) -> None:
         if not self.embedding:
             object.__setattr__(self, "embedding", self.hidden)
         if not self.layer_groups:
             object.__setattr__(self, "layer_groups", self.layers)
+
+    @property
+    def static(self) -> bool:
+        """Whether it is a table of words without an encoder."""
+        return self.family == "static"
 
     @property
     def head_activation(self) -> HeadActivation:
@@ -198,6 +198,9 @@ def parse_config(raw: Mapping[str, Any], path: PathLike, *, labels: int | None =
         raise InputError(problem, remedy=f"use one of {', '.join(FAMILIES)}", path=str(path))
     _refuse_variants(raw, path)
     family = FAMILIES[model_type]
+    if family == "static":
+        sizes = _Fields(raw, path, _FIELDS)
+        return static_config(sizes.size("vocabulary"), sizes.size("hidden"))
     fields = _Fields(raw, path, _DISTILBERT_FIELDS if family == "distilbert" else _FIELDS)
     hidden, layers, heads = fields.size("hidden"), fields.size("layers"), fields.size("heads")
     if hidden % heads:
@@ -228,8 +231,17 @@ def parse_config(raw: Mapping[str, Any], path: PathLike, *, labels: int | None =
         labels=_labels(raw if labels is None else {"num_labels": labels}, path),
         layer_groups=fields.count("num_hidden_groups", 1) if family == "albert" else layers,
         dropout=fields.number("dropout", 0.0 if family == "albert" else 0.1),
-        form=fields.form(),
-        texts=fields.count(TEXTS, 0),
+    )
+
+
+def static_config(words: int, width: int) -> EncoderConfig:
+    """A table of so many words.
+
+    >>> static_config(400, 50).static
+    True
+    """
+    return EncoderConfig(
+        "static", words, width, layers=0, heads=1, feed_forward=0, positions=MOST["positions"], segments=0
     )
 
 
@@ -240,6 +252,8 @@ def write_config(raw: Mapping[str, Any], config: EncoderConfig, dtype: str) -> d
     >>> write_config({"type_vocab_size": 2}, config, "float16")["type_vocab_size"]
     3
     """
+    if config.static:
+        return {"model_type": "static", "vocab_size": config.vocabulary, "hidden_size": config.hidden}
     names = {str(label): f"LABEL_{label}" for label in range(config.labels)}
     if _named_labels(raw) == config.labels:
         names = raw["id2label"]
@@ -255,14 +269,11 @@ def write_config(raw: Mapping[str, Any], config: EncoderConfig, dtype: str) -> d
     }
     if config.segments:
         written["type_vocab_size"] = config.segments
-    if config.form != "default":
-        written[FORM] = config.form
-    if config.texts:
-        written[TEXTS] = config.texts
     return written
 
 
-_REWRITTEN = ("torch_dtype", "num_labels", QUANTISED, FORM, TEXTS)
+#: The keys of an older layout go: `tamis.models.legacy` has read them.
+_REWRITTEN = ("torch_dtype", "num_labels", QUANTISED, RECORD, "tamis_input_form", "tamis_listwise_texts")
 
 
 _ARCHITECTURES = {
@@ -291,10 +302,19 @@ def _named_labels(raw: Mapping[str, Any]) -> int | None:
     return len(raw["id2label"]) if isinstance(raw.get("id2label"), dict) else None
 
 
-def _labels(raw: Mapping[str, Any], path: PathLike) -> int:
+def stored_labels(raw: Mapping[str, Any]) -> Any:
+    """How many labels a config.json says that the head has, which may be no number that a ranker can have.
+
+    >>> stored_labels({"num_labels": 3}), stored_labels({})
+    (3, 2)
+    """
     # transformers writes neither field where there are two labels, its default.
     labels = raw.get("num_labels", _named_labels(raw))
-    labels = 2 if labels is None else labels
+    return 2 if labels is None else labels
+
+
+def _labels(raw: Mapping[str, Any], path: PathLike) -> int:
+    labels = stored_labels(raw)
     if labels not in (1, 2) or isinstance(labels, bool):
         remedy = "a ranker has one label (a score) or two (irrelevant, relevant)"
         raise InputError(f"{quoted(labels)} labels", remedy=remedy, path=str(path))
@@ -333,12 +353,6 @@ class _Fields:
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1:
             raise self._wrong(name, "a number from 0 up to 1")
         return float(value)
-
-    def form(self) -> Form:
-        value = self._raw.get(FORM, "default")
-        if value not in get_args(Form):
-            raise self._wrong(FORM, f"one of {', '.join(get_args(Form))}")
-        return cast(Form, value)
 
     def activation(self, default: str) -> Activation:
         name = self._names["activation"]

@@ -13,22 +13,20 @@ from tamis.models.checkpoint import (
     Checkpoint,
     copy_file,
     save_checkpoint,
-    stored_beside,
 )
-from tamis.models.names import RANKING_HEADS
-from tamis.models.weights import LazyTensors, WeightType
+from tamis.models.weights import WeightType
 from tamis.storage.files import make_folder, storage_errors
 
-#: A model's card, the log of its training, and what makes a model of long documents of an encoder.
-_BESIDE = ("README.md", "training.jsonl", "tamis.json", "tamis.safetensors")
+#: A model's card and the log of its training.
+_BESIDE = ("README.md", "training.jsonl")
 
 
 def convert(checkpoint: Checkpoint, folder: str | Path, weights: WeightType) -> Path:
-    """Write a checkpoint with its weights in another type; returns the file of weights. The heads of exits
-    and of lists, the card and the log come along, exported graphs do not.
+    """Write a checkpoint with its weights in another type; returns the file of weights. The card and the log
+    come along, exported graphs do not.
 
-    >>> from tamis.infer.scorer import CrossEncoder
-    >>> path = convert(CrossEncoder("mono-tiny").checkpoint, getfixture("tmp_path") / "half", "float16")
+    >>> from tamis.infer.scorer import Scorer
+    >>> path = convert(Scorer("mono-tiny").checkpoint, getfixture("tmp_path") / "half", "float16")
     >>> path.name
     'model.safetensors'
     """
@@ -36,15 +34,10 @@ def convert(checkpoint: Checkpoint, folder: str | Path, weights: WeightType) -> 
     for name in (CONFIG, WEIGHTS, TOKENIZER, TOKENIZER_CONFIG, *_BESIDE):
         if (folder / name).exists():
             raise InputError(f"has a {name} already", remedy="give a new folder", path=folder)
-    heads = {
-        name: tensor.read
-        for prefix in RANKING_HEADS
-        for name, tensor in stored_beside(checkpoint.folder, prefix).items()
-    }
     with storage_errors(folder):
         make_folder(folder)
         for name in _BESIDE:
             if (checkpoint.folder / name).is_file():
                 copy_file(checkpoint.folder / name, folder / name)
-    save_checkpoint(checkpoint, folder, weights, LazyTensors(heads))
+    save_checkpoint(checkpoint, folder, weights)
     return folder / WEIGHTS

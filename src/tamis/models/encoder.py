@@ -81,36 +81,38 @@ class Encoder(nn.Module):
 
     def padded(self, ids: Tensor, segments: Tensor, lengths: Tensor) -> Tensor:
         """Logits [B, labels] of inputs ids [B, L] whose first `lengths` tokens count."""
-        return self._logits(*self._padded(ids, segments, lengths)).squeeze(1)
+        return self._logits(*self.begin_padded(ids, segments, lengths)).squeeze(1)
 
     def packed(self, ids: Tensor, segments: Tensor, offsets: Tensor, max_length: int) -> Tensor:
         """Logits [B, labels] of inputs laid end to end: input i is ids[ends[i] : ends[i + 1]], `offsets` is
         int32 [B + 1], and `max_length` at least the longest."""
-        return self._logits(*self._packed(ids, segments, offsets, max_length))
+        return self._logits(*self.begin_packed(ids, segments, offsets, max_length))
 
     def hidden_states(self, ids: Tensor, segments: Tensor, lengths: Tensor) -> list[Tensor]:
         """What goes into the first layer and what comes out of each, [B, L, H]; padded inputs. The logits
         are `head(states[-1][:, 0])`."""
-        return self._states(*self._padded(ids, segments, lengths))
+        return self._states(*self.begin_padded(ids, segments, lengths))
 
     def packed_hidden_states(
         self, ids: Tensor, segments: Tensor, offsets: Tensor, max_length: int
     ) -> list[Tensor]:
         """The same for packed inputs, [T, H]."""
-        return self._states(*self._packed(ids, segments, offsets, max_length))
+        return self._states(*self.begin_packed(ids, segments, offsets, max_length))
 
     def attention_scores(self, layer: int, x: Tensor) -> Tensor:
         """How much each token of padded inputs looks at each, before the softmax: [B, N, L, L], padding
         included. `x` is what goes into the layer, numbered from 0: `hidden_states(...)[layer]`."""
         return cast(Layer, self._layer(layer)).attention.scores(x)
 
-    def _padded(self, ids: Tensor, segments: Tensor, lengths: Tensor) -> tuple[Tensor, _Padded]:
+    def begin_padded(self, ids: Tensor, segments: Tensor, lengths: Tensor) -> tuple[Tensor, Attend]:
+        """What goes into the first layer, and which token sees which; padded inputs."""
         x = self.embeddings(ids, segments, torch.arange(ids.shape[1], device=ids.device))
         return x, _Padded(lengths, ids.shape[1])
 
-    def _packed(
+    def begin_packed(
         self, ids: Tensor, segments: Tensor, offsets: Tensor, max_length: int
-    ) -> tuple[Tensor, _Packed]:
+    ) -> tuple[Tensor, Attend]:
+        """The same for packed inputs."""
         starts, lengths = offsets[:-1], offsets.diff()
         # the size is given, so that the device need not be waited for
         own_start = torch.repeat_interleave(starts, lengths, output_size=len(ids))
@@ -120,19 +122,22 @@ class Encoder(nn.Module):
     def _layer(self, number: int) -> nn.Module:
         return self.layers[self.config.group(number)]
 
+    def through(self, x: Tensor, attend: Attend, start: int, stop: int, first_only: bool = False) -> Tensor:
+        """What layers `start` to `stop` - 1 make of `x`; of the last of them, if so wanted, the [CLS] rows
+        alone."""
+        for number in range(start, stop):
+            x = self._layer(number)(x, attend, first_only and number == stop - 1)
+        return x
+
     def _states(self, x: Tensor, attend: Attend) -> list[Tensor]:
         states = [x]
         for number in range(self.config.layers):
-            x = self._layer(number)(x, attend)
-            states.append(x)
+            states.append(self._layer(number)(states[-1], attend))
         return states
 
     def _logits(self, x: Tensor, attend: Attend) -> Tensor:
         """Of the last layer only the [CLS] rows are used, so only these are computed."""
-        last = self.config.layers - 1
-        for number in range(last):
-            x = self._layer(number)(x, attend)
-        return cast(Tensor, self.head(self._layer(last)(x, attend, first_only=True)))
+        return cast(Tensor, self.head(self.through(x, attend, 0, self.config.layers, first_only=True)))
 
 
 class Embeddings(nn.Module):

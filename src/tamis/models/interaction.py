@@ -162,3 +162,14 @@ def log_counts(similarity: Tensor, document_mask: Tensor, bins: int) -> Tensor:
 
 def _joined(features: Tensor, cls: Tensor | None) -> Tensor:
     return features if cls is None else torch.cat([features, cls], -1)
+
+
+def interaction(kind: str, channels: int, query: int, cls: int) -> nn.Module:
+    """The model of this name over so many matrices; `cls` is how wide the [CLS] is that joins them.
+
+    >>> interaction("knrm", channels=3, query=8, cls=8).score  # 3 x 11 kernels, [CLS]
+    Linear(in_features=41, out_features=1, bias=True)
+    """
+    if kind == "pacrr":
+        return PACRR(channels, query, cls)
+    return KNRM(channels, cls) if kind == "knrm" else DRMM(channels, cls)

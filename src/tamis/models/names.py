@@ -63,12 +63,8 @@ _HEADS: Mapping[Family, tuple[str, str]] = {
     "distilbert": ("pre_classifier", "classifier"),
 }
 
-#: The heads of exits and of lists: see `tamis.models.exits`, `tamis.models.lists`.
-RANKING_HEADS = ("exits.", "listwise.")
-#: Those, heads of pretraining, and buffers that old versions saved: a checkpoint may hold them, ranking by
-#: its last [CLS] needs none.
+#: Heads of pretraining, and buffers that old versions saved: a checkpoint may hold them, ranking needs none.
 _UNUSED_HEADS = (
-    *RANKING_HEADS,
     "cls.",
     "lm_head.",
     "predictions.",
@@ -90,6 +86,8 @@ def shapes(config: EncoderConfig) -> dict[str, Shape]:
     >>> shapes(config)["layers.5.feed_forward.up.weight"]
     (1536, 384)
     """
+    if config.static:
+        return {"embeddings.word": (config.vocabulary, config.hidden)}
     hidden, embedding = config.hidden, config.embedding
     found: dict[str, Shape] = {
         "embeddings.word": (config.vocabulary, embedding),
@@ -121,6 +119,8 @@ def hugging_face_names(config: EncoderConfig) -> dict[str, str]:
     'distilbert.transformer.layer.0.attention.q_lin.bias'
     """
     family = config.family
+    if config.static:
+        return {"embeddings.word": "static.embeddings.word"}
     layer, parts = _LAYERS[family]
     modules = {
         "embeddings.norm": f"{family}.embeddings.LayerNorm",

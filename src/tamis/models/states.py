@@ -10,14 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tamis.base.arrays import Array, ranges
-from tamis.infer.engine import batches
+from tamis.base.arrays import ranges
+from tamis.models import feed
 from tamis.models.encoder import Encoder
 from tamis.models.templates import Inputs
-
-#: Tokens that are padded together: few, so that long inputs do not fill up short ones, and enough to keep a
-#: device busy.
-_RECTANGLES = {"cuda": 1 << 15, "mps": 1 << 14, "cpu": 1 << 12}
 
 
 def token_states(encoder: Encoder, passages: Inputs, packed: bool) -> list[Tensor]:
@@ -31,13 +27,14 @@ def token_states(encoder: Encoder, passages: Inputs, packed: bool) -> list[Tenso
     """
     device = encoder.embeddings.word.device
     if packed:
-        return _packed(encoder, passages, device)
+        return encoder.packed_hidden_states(*feed.packed(passages, device))
     parts, places = [], []
-    for some in padded_together(passages, device):
-        inside, (ids, segments, lengths) = _padded(passages.take(some), device)
-        parts.append([states[inside] for states in encoder.hidden_states(ids, segments, lengths)])
+    for some in feed.rectangles(passages, device):
+        ids, segments, lengths = feed.padded(passages.take(some), device)
+        there = torch.arange(ids.shape[1], device=device) < lengths[:, None]
+        parts.append([states[there] for states in encoder.hidden_states(ids, segments, lengths)])
         places.append(ranges(passages.offsets[some], passages.lengths[some]))
-    back = torch.from_numpy(np.argsort(np.concatenate(places))).to(device)
+    back = feed.in_order(np.concatenate(places), device)
     return [torch.cat(layer)[back] for layer in zip(*parts, strict=True)]
 
 
@@ -46,37 +43,5 @@ def first_states(encoder: Encoder, passages: Inputs, packed: bool) -> Tensor:
     device = encoder.embeddings.word.device
     if packed:
         firsts = torch.from_numpy(passages.offsets[:-1]).to(device)
-        return _packed(encoder, passages, device)[-1][firsts]
-    rectangles = padded_together(passages, device)
-    found = []
-    for some in rectangles:
-        _, (ids, segments, lengths) = _padded(passages.take(some), device)
-        found.append(encoder.hidden_states(ids, segments, lengths)[-1][:, 0])
-    back = torch.from_numpy(np.argsort(np.concatenate(rectangles))).to(device)
-    return torch.cat(found)[back]
-
-
-def padded_together(inputs: Inputs, device: torch.device) -> list[Array]:
-    """Which inputs go through an encoder as one rectangle.
-
-    >>> inputs = Inputs(np.ones(5, np.int32), np.zeros(5, np.uint8), np.array([0, 2, 5]))
-    >>> [some.tolist() for some in padded_together(inputs, torch.device("cpu"))]
-    [[1, 0]]
-    """
-    return batches(inputs.lengths, _RECTANGLES[device.type], "padded")
-
-
-def _packed(encoder: Encoder, passages: Inputs, device: torch.device) -> list[Tensor]:
-    numbers = (passages.ids, passages.segments, passages.offsets)
-    ids, segments, offsets = (torch.from_numpy(np.asarray(part, np.int32)).to(device) for part in numbers)
-    return encoder.packed_hidden_states(ids, segments, offsets, int(passages.lengths.max()))
-
-
-def _padded(passages: Inputs, device: torch.device) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
-    """Where there are tokens [B, L]; the tokens, their segments, and the passages' lengths."""
-    lengths = passages.lengths
-    inside = np.arange(int(lengths.max())) < lengths[:, None]
-    ids, segments = np.zeros(inside.shape, np.int64), np.zeros(inside.shape, np.int64)
-    ids[inside], segments[inside] = passages.ids, passages.segments
-    there, *rectangle = (torch.from_numpy(part).to(device) for part in (inside, ids, segments, lengths))
-    return there, (rectangle[0], rectangle[1], rectangle[2])
+        return encoder.packed_hidden_states(*feed.packed(passages, device))[-1][firsts]
+    return feed.by_rectangle(lambda *some: encoder.hidden_states(*some)[-1][:, 0], passages, device)

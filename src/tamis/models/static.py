@@ -1,5 +1,5 @@
 """Embeddings without context, for the interaction models as they were before BERT: from a text file of
-vectors (GloVe, word2vec, fastText). Of a checkpoint `passages.new_model` takes the table of words."""
+vectors (GloVe, word2vec, fastText). Training takes them from the table of words of any other checkpoint."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from tamis.base.arrays import Array
 from tamis.base.errors import InputError
 from tamis.formats.lines import numbered_lines
-from tamis.models.checkpoint import TOKENIZER
-from tamis.models.long_checkpoint import LongCheckpoint, save_long
-from tamis.models.long_plan import LongDoc
-from tamis.models.passages import Static, new_head
-from tamis.models.tokenizer import Tokenizer
+from tamis.models.architectures.interaction import Interaction, InteractionSettings
+from tamis.models.checkpoint import TOKENIZER, Checkpoint, load_checkpoint, save_checkpoint
+from tamis.models.config import static_config
 from tamis.storage.files import atomic_write, open_bytes
 
 _SPECIAL = ("[UNK]", "[CLS]", "[SEP]")  # [UNK] has number 0: see `Static`
@@ -68,31 +65,35 @@ def _vector(values: list[str], path: str | Path, line: int) -> Array:
 
 
 def static_model(
-    vectors: str | Path, plan: LongDoc, folder: str | Path, words: Iterable[str] | None = None, seed: int = 0
-) -> LongCheckpoint:
+    vectors: str | Path,
+    settings: InteractionSettings,
+    folder: str | Path,
+    words: Iterable[str] | None = None,
+    seed: int = 0,
+) -> Checkpoint:
     """A model on a file's vectors, written to `folder`, from which it can be trained. Texts are read word by
     word, in lower case, punctuation apart.
 
     >>> file = getfixture("tmp_path") / "vectors.txt"
     >>> _ = file.write_text("sieve 0.5 1\\nsoup 2 0\\n")
-    >>> made = static_model(file, LongDoc("knrm"), getfixture("tmp_path") / "model")
-    >>> made.tokenizer.encode(["Soup, sieve!"]).ids.tolist()
+    >>> from tamis.models.tokenizer import open_tokenizer
+    >>> made = static_model(file, InteractionSettings(kind="knrm"), getfixture("tmp_path") / "model")
+    >>> open_tokenizer(made).encode(["Soup, sieve!"]).ids.tolist()
     [4, 0, 3, 0]
     """
-    if not plan.static:
-        raise InputError(f"a {plan.kind} model needs an encoder", remedy="use knrm, pacrr or drmm")
     names, matrix = read_vectors(vectors, words)
     # a file may have vectors of its own for these, which are no words here
     kept = [row for row, name in enumerate(names) if name not in _SPECIAL]
     rows = np.concatenate([np.zeros((len(_SPECIAL), matrix.shape[1]), np.float32), matrix[kept]])
-    tokenizer = _write_tokenizer(Path(folder), [names[row] for row in kept])
-    model = Static(plan, tokenizer.special, torch.from_numpy(rows), new_head(plan, seed=seed)).eval()
-    made = LongCheckpoint(Path(folder), model, tokenizer, None, "")
-    save_long(made, folder)
-    return made
+    folder = Path(folder)
+    _write_tokenizer(folder, [names[row] for row in kept])
+    table = {"embeddings.word": rows}
+    made = Interaction(settings).begin(Checkpoint(folder, static_config(*rows.shape), table, "", {}), seed)
+    save_checkpoint(made, folder)
+    return load_checkpoint(folder)
 
 
-def _write_tokenizer(folder: Path, words: list[str]) -> Tokenizer:
+def _write_tokenizer(folder: Path, words: list[str]) -> None:
     from tokenizers import Tokenizer as Library
     from tokenizers import models, normalizers, pre_tokenizers
 
@@ -104,4 +105,3 @@ def _write_tokenizer(folder: Path, words: list[str]) -> Tokenizer:
     folder.mkdir(parents=True, exist_ok=True)
     with atomic_write(folder / TOKENIZER, "w") as file:
         file.write(library.to_str())
-    return Tokenizer(folder)

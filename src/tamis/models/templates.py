@@ -16,185 +16,32 @@ two, 55 of eight). Nothing is cut in silence: each function says in a `Truncatio
 An empty text gives `[CLS] q [SEP] [SEP]`, an empty query `[CLS] [SEP] d [SEP]`; both are scored like any
 other.
 
-The query may be one for all inputs, its tokens, or one of several: then `own` says which is each input's.
+The query may be one for all inputs, its tokens, or one of several: then `query_of` has the number of each
+input's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from itertools import chain
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
 from tamis.base.arrays import Array, ranges
 from tamis.base.errors import InputError
+from tamis.models.inputs import COUNTED as COUNTED
+from tamis.models.inputs import Inputs as Inputs
+from tamis.models.inputs import Special as Special
+from tamis.models.inputs import Tokenised as Tokenised
+from tamis.models.inputs import Truncation as Truncation
+from tamis.models.inputs import offsets_of
 
-COUNTED = 1 << 13  # tokens of a text that are counted: a longer one has at least so many
 Form = Literal["default", "no-positions", "no-segments", "swapped", "markers"]
 #: The table of embeddings that a form does without.
 ABLATED: Mapping[Form, str] = {"no-positions": "embeddings.position", "no-segments": "embeddings.segment"}
 
-
-@dataclass(frozen=True, slots=True)
-class Tokenised:
-    """Texts as tokens, laid end to end, without special tokens: text i is `ids[offsets[i] : offsets[i + 1]]`.
-
-    `lengths` says how many tokens each text has, of which only the first may be held here; counting stops at
-    `COUNTED`.
-
-    >>> texts = Tokenised.of([[7, 8, 9], [], [5]])
-    >>> texts.take([2, 0]).ids.tolist(), texts.lengths.tolist()
-    ([5, 7, 8, 9], [3, 0, 1])
-    """
-
-    ids: Array  # int32[tokens]
-    offsets: Array  # int64[n + 1]
-    lengths: Array  # int64[n]
-
-    @classmethod
-    def of(cls, rows: Sequence[Sequence[int]], *, limit: int = COUNTED) -> Tokenised:
-        """Texts given as lists of tokens, each cut to its first `limit`."""
-        lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-        kept = [row[:limit] for row in rows] if lengths.max(initial=0) > limit else rows
-        offsets = _offsets(np.minimum(lengths, limit))
-        ids = np.fromiter(chain.from_iterable(kept), dtype=np.int32, count=int(offsets[-1]))
-        return cls(ids, offsets, np.minimum(lengths, COUNTED))
-
-    @classmethod
-    def join(cls, parts: Sequence[Tokenised]) -> Tokenised:
-        """The texts of several, one after the other."""
-        if len(parts) == 1:
-            return parts[0]
-        ids = np.concatenate([np.zeros(0, np.int32), *(part.ids for part in parts)])
-        lengths = np.concatenate([np.zeros(0, np.int64), *(part.lengths for part in parts)])
-        return cls(ids, _join_offsets([part.offsets for part in parts]), lengths)
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def take(self, numbers: Sequence[int] | Array) -> Tokenised:
-        """Those texts, in that order."""
-        chosen = np.asarray(numbers, dtype=np.int64)
-        counts = self.offsets[chosen + 1] - self.offsets[chosen]
-        return Tokenised(
-            self.ids[ranges(self.offsets[chosen], counts)], _offsets(counts), self.lengths[chosen]
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """Inputs of a model laid end to end, without padding: input i is `ids[offsets[i] : offsets[i + 1]]`.
-    Positions count from 0 within each input.
-
-    >>> inputs = Inputs(np.array([1, 7, 1, 8, 9]), np.array([0, 0, 0, 1, 1]), np.array([0, 2, 5]))
-    >>> swapped = inputs.take([1, 0])
-    >>> swapped.ids.tolist(), swapped.segments.tolist(), swapped.offsets.tolist()
-    ([1, 8, 9, 1, 7], [0, 1, 1, 0, 0], [0, 3, 5])
-    """
-
-    ids: Array  # int32[tokens]
-    segments: Array  # uint8[tokens]
-    offsets: Array  # int64[n + 1]
-
-    @classmethod
-    def join(cls, parts: Sequence[Inputs]) -> Inputs:
-        """The inputs of several, one after the other."""
-        if len(parts) == 1:
-            return parts[0]
-        ids = np.concatenate([np.zeros(0, np.int32), *(part.ids for part in parts)])
-        segments = np.concatenate([np.zeros(0, np.uint8), *(part.segments for part in parts)])
-        return cls(ids, segments, _join_offsets([part.offsets for part in parts]))
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    @property
-    def lengths(self) -> Array:
-        """How many tokens each input has."""
-        return np.diff(self.offsets)
-
-    def take(self, numbers: Sequence[int] | Array) -> Inputs:
-        """Those inputs, in that order."""
-        chosen = np.asarray(numbers, dtype=np.int64)
-        counts = self.offsets[chosen + 1] - self.offsets[chosen]
-        at = ranges(self.offsets[chosen], counts)
-        return Inputs(self.ids[at], self.segments[at], _offsets(counts))
-
-    def part(self, start: int, stop: int) -> Inputs:
-        """The inputs from `start` to `stop`, without copying their tokens.
-
-        >>> inputs = Inputs(np.array([1, 7, 1, 8, 9]), np.array([0, 0, 0, 1, 1]), np.array([0, 2, 5]))
-        >>> inputs.part(1, 2).ids.tolist(), inputs.part(1, 2).offsets.tolist()
-        ([1, 8, 9], [0, 3])
-        """
-        first, last = self.offsets[start], self.offsets[stop]
-        return Inputs(self.ids[first:last], self.segments[first:last], self.offsets[start : stop + 1] - first)
-
-
-@dataclass(frozen=True, slots=True)
-class Special:
-    """A tokenizer's special tokens, and the words that stand for them in the `markers` form."""
-
-    cls: int
-    sep: int
-    pad: int = 0
-    double_separator: bool = False  # between two parts, as RoBERTa has it: <s> q </s></s> d </s>
-    query_marker: tuple[int, ...] = ()  # "Query:"
-    document_marker: tuple[int, ...] = ()  # "Document:"
-
-
-@dataclass(frozen=True, slots=True)
-class Truncation:
-    """How many queries and texts were cut, and how many of their tokens fell away.
-
-    >>> one = Truncation(texts=2, texts_cut=1, text_tokens=600, text_tokens_lost=90)
-    >>> print(one + one)
-    2 of 4 texts cut, 180 of 1,200 tokens lost; no query cut
-    """
-
-    texts: int = 0
-    texts_cut: int = 0
-    text_tokens: int = 0
-    text_tokens_lost: int = 0
-    queries: int = 0
-    queries_cut: int = 0
-    query_tokens: int = 0
-    query_tokens_lost: int = 0
-    at_least: bool = False  # some text was too long to count all its tokens
-    queries_at_least: bool = False  # some query was
-
-    def __add__(self, other: Truncation) -> Truncation:
-        names = [each.name for each in fields(self) if each.name not in ("at_least", "queries_at_least")]
-        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
-        return Truncation(
-            **sums,
-            at_least=self.at_least or other.at_least,
-            queries_at_least=self.queries_at_least or other.queries_at_least,
-        )
-
-    def __str__(self) -> str:
-        text = _report(
-            "text", self.texts_cut, self.texts, self.text_tokens_lost, self.text_tokens, self.at_least
-        )
-        query = _report(
-            "query",
-            self.queries_cut,
-            self.queries,
-            self.query_tokens_lost,
-            self.query_tokens,
-            self.queries_at_least,
-        )
-        return f"{text}; {query}"
-
-
-def _report(what: str, cut: int, of: int, lost: int, tokens: int, at_least: bool) -> str:
-    if not cut:
-        return f"no {what} cut"
-    plural = {"text": "texts", "query": "queries"}[what]
-    few = "at least " if at_least else ""
-    return f"{cut:,} of {of:,} {plural} cut, {few}{lost:,} of {tokens:,} tokens lost"
+QUERY, TEXT = "query", "text"  # where an input's own query and its next text go
+Part = tuple[int, Sequence[int] | str]  # a segment, and the tokens of every input, or whose own go here
 
 
 def mono(
@@ -202,7 +49,7 @@ def mono(
     texts: Tokenised,
     special: Special,
     *,
-    own: Array | None = None,
+    query_of: Array | None = None,
     query_limit: int = 64,
     total_limit: int = 512,
     form: Form = "default",
@@ -217,24 +64,83 @@ def mono(
     >>> inputs.ids.tolist(), inputs.segments.tolist(), inputs.offsets.tolist()
     ([1, 7, 2, 8, 9, 2, 1, 7, 2, 5, 2], [0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1], [0, 6, 11])
     >>> queries, texts = Tokenised.of([[7], [6, 6]]), Tokenised.of([[8], [9]])
-    >>> mono(queries, texts, Special(cls=1, sep=2), own=np.array([1, 0]))[0].ids.tolist()
+    >>> mono(queries, texts, Special(cls=1, sep=2), query_of=np.array([1, 0]))[0].ids.tolist()
     [1, 6, 6, 2, 8, 2, 1, 7, 2, 9, 2]
     """
     if form not in get_args(Form):
         raise InputError(f"no input form {form!r}", remedy=f"use one of {', '.join(get_args(Form))}")
-    opening, between, closing, end = _around(special, form)
-    room = total_limit - 1 - len([*opening, *between, *closing, *end])
-    asked = _asked(query, own, len(texts), _query_budget(query_limit, room, 1))
-    parts: list[_Part]
+    return one_text(
+        mono_parts(special, form),
+        query,
+        texts,
+        query_of=query_of,
+        query_limit=query_limit,
+        total_limit=total_limit,
+        segment_types=segment_types,
+    )
+
+
+def mono_parts(special: Special, form: Form = "default") -> list[Part]:
+    """What an input of mono is made of.
+
+    >>> mono_parts(Special(cls=1, sep=2))
+    [(0, [1]), (0, 'query'), (0, [2]), (1, 'text'), (1, [2])]
+    """
+    between, end = _separators(special)
     if form == "swapped":
-        parts = [(0, [special.cls]), (0, _TEXT), (0, between), (1, _QUERY), (1, end)]
-    else:
-        parts = [(0, [special.cls, *opening]), (0, _QUERY), (0, between)]
-        parts += [(1, closing), (1, _TEXT), (1, end)]
-    budgets = room - asked.counts[asked.own]
+        return [(0, [special.cls]), (0, TEXT), (0, between), (1, QUERY), (1, end)]
+    if form == "markers":
+        opening, closing = [special.cls, *special.query_marker], list(special.document_marker)
+        return [(0, opening), (0, QUERY), (1, closing), (1, TEXT)]
+    return [(0, [special.cls]), (0, QUERY), (0, between), (1, TEXT), (1, end)]
+
+
+def one_text(
+    parts: Sequence[Part],
+    query: Sequence[int] | Array | Tokenised,
+    texts: Tokenised,
+    *,
+    query_of: Array | None = None,
+    query_limit: int = 64,
+    total_limit: int = 512,
+    segment_types: int = 2,
+) -> tuple[Inputs, Truncation]:
+    """One input for each text, of these parts: a segment each, and the tokens of every input, `QUERY` or
+    `TEXT`.
+
+    >>> prompt = [(0, [1, 9]), (0, QUERY), (1, TEXT), (1, [2])]
+    >>> one_text(prompt, [7], Tokenised.of([[8, 8], [5]]), total_limit=6)[0].ids.tolist()
+    [1, 9, 7, 8, 8, 2, 1, 9, 7, 5, 2]
+    """
+    room = _room(parts, total_limit)
+    if segment_types > 1 and (last := max(segment for segment, _ in parts)) >= segment_types:
+        raise InputError(
+            f"segment {last} in a model that has {segment_types}", remedy="count the segments from 0"
+        )
+    asked = _asked(query, query_of, len(texts), _query_budget(query_limit, room, 1))
+    budgets = room - asked.counts[asked.query_of]
     rows = np.arange(len(texts))
     inputs = _assemble(parts, asked, texts, rows[:, None], budgets, segment_types)
     return inputs, _truncation(asked, texts, rows, budgets)
+
+
+def text_room(
+    parts: Sequence[Part], query_tokens: int, *, query_limit: int = 64, total_limit: int = 512
+) -> int:
+    """How many tokens of a text are read beside a query of so many, in an input of these parts.
+
+    >>> text_room(mono_parts(Special(cls=1, sep=2)), 9)
+    500
+    """
+    room = _room(parts, total_limit)
+    return room - min(query_tokens, _query_budget(query_limit, room, 1))
+
+
+def _room(parts: Sequence[Part], total_limit: int) -> int:
+    """How many tokens the fixed parts leave to the query and the text."""
+    if sorted(each for _, each in parts if isinstance(each, str)) != [QUERY, TEXT]:
+        raise InputError("an input without one query and one text", remedy="give QUERY and TEXT a part each")
+    return total_limit - sum(len(each) for _, each in parts if not isinstance(each, str))
 
 
 def mono_room(
@@ -250,8 +156,9 @@ def mono_room(
     >>> mono_room(9, Special(cls=1, sep=2)), mono_room(100, Special(cls=1, sep=2))
     (500, 445)
     """
-    room = total_limit - 1 - sum(map(len, _around(special, form)))
-    return room - min(query_tokens, _query_budget(query_limit, room, 1))
+    return text_room(
+        mono_parts(special, form), query_tokens, query_limit=query_limit, total_limit=total_limit
+    )
 
 
 def duo(
@@ -260,7 +167,7 @@ def duo(
     pairs: Array,
     special: Special,
     *,
-    own: Array | None = None,
+    query_of: Array | None = None,
     query_limit: int = 62,
     text_limit: int = 223,
     total_limit: int = 512,
@@ -280,9 +187,9 @@ def duo(
     between, end = _separators(special)
     query_budget, text_budget = _duo_budgets(special, query_limit, text_limit, total_limit)
     budget = np.array(text_budget)
-    asked = _asked(query, own, len(pairs), query_budget)
-    parts: list[_Part] = [(0, [special.cls]), (0, _QUERY), (0, between)]
-    parts += [(1, _TEXT), (1, between), (2, _TEXT), (2, end)]
+    asked = _asked(query, query_of, len(pairs), query_budget)
+    parts: list[Part] = [(0, [special.cls]), (0, QUERY), (0, between)]
+    parts += [(1, TEXT), (1, between), (2, TEXT), (2, end)]
     inputs = _assemble(parts, asked, texts, pairs, budget, segment_types)
     return inputs, _truncation(asked, texts, np.unique(pairs), budget)
 
@@ -304,7 +211,7 @@ def listwise(
     groups: Array,
     special: Special,
     *,
-    own: Array | None = None,
+    query_of: Array | None = None,
     query_limit: int = 62,
     total_limit: int = 512,
     segment_types: int = 2,
@@ -325,10 +232,10 @@ def listwise(
     room = total_limit - 2 - count * len(between)
     query_budget = _query_budget(query_limit, room, count)
     budget = np.array((room - query_budget) // count)
-    asked = _asked(query, own, len(groups), query_budget)
-    parts: list[_Part] = [(0, [special.cls]), (0, _QUERY), (0, end)]
+    asked = _asked(query, query_of, len(groups), query_budget)
+    parts: list[Part] = [(0, [special.cls]), (0, QUERY), (0, end)]
     for place in range(count):
-        parts += [(min(place, 1), opening), (1, _TEXT), (1, end)]
+        parts += [(min(place, 1), opening), (1, TEXT), (1, end)]
     there = groups >= 0
     present = np.concatenate([np.ones((len(groups), 3), bool), np.repeat(there, 3, axis=1)], axis=1)
     inputs = _assemble(parts, asked, texts, groups, budget, segment_types, present)
@@ -363,54 +270,31 @@ def text_spans(inputs: Inputs, special: Special) -> TextSpans:
     return TextSpans(starts, places[ending] + 1 - starts, owners[ending], turns[ending] // a_text - 1)
 
 
-def ablated(tensors: Mapping[str, Array], form: Form) -> dict[str, Array]:
-    """The weights for a form that leaves out position or segment embeddings: with the table set to zero. A
-    token's vector is the sum of its word, position and segment embeddings, so adding zeros is the same as not
-    adding them (a model trained in such a form must leave the table at zero).
-
-    >>> tensors = {"embeddings.position": np.ones((2, 3)), "embeddings.word": np.ones((5, 3))}
-    >>> ablated(tensors, "no-positions")["embeddings.position"].any()
-    np.False_
-    """
-    table = ABLATED.get(form)
-    zeros = {name: np.zeros_like(tensors[name]) for name in tensors if name == table}
-    return {**tensors, **zeros}
-
-
-_QUERY, _TEXT = "query", "text"  # where an input's own query and its next text go
-_Part = tuple[int, Sequence[int] | str]  # a segment, and the tokens of every input, or whose own go here
-
-
 class _Asked(NamedTuple):
     """Queries, of which each input has one."""
 
     queries: Tokenised
     counts: Array  # int64[queries]: how many of its tokens are kept
-    own: Array  # int64[inputs]: the number of each input's query
+    query_of: Array  # int64[inputs]: the number of each input's query
 
 
-def _asked(query: Sequence[int] | Array | Tokenised, own: Array | None, inputs: int, budget: int) -> _Asked:
+def _asked(
+    query: Sequence[int] | Array | Tokenised, query_of: Array | None, inputs: int, budget: int
+) -> _Asked:
     if not isinstance(query, Tokenised):
         ids, length = np.asarray(query, dtype=np.int32), np.array([len(query)])
-        query, own = Tokenised(ids, _offsets(length), length), np.zeros(inputs, np.int64)
-    elif own is None or len(own) != inputs:
+        query, query_of = Tokenised(ids, offsets_of(length), length), np.zeros(inputs, np.int64)
+    elif query_of is None or len(query_of) != inputs:
         raise InputError(
-            f"{inputs} inputs with {0 if own is None else len(own)} queries", remedy="give each its own"
+            f"{inputs} inputs with {0 if query_of is None else len(query_of)} queries",
+            remedy="give the number of the query of each",
         )
-    return _Asked(query, np.minimum(np.diff(query.offsets), budget), own)
+    return _Asked(query, np.minimum(np.diff(query.offsets), budget), query_of)
 
 
 def _separators(special: Special) -> tuple[list[int], list[int]]:
     """What stands between two parts, and after the last."""
     return [special.sep] * (1 + special.double_separator), [special.sep]
-
-
-def _around(special: Special, form: Form) -> tuple[Sequence[int], ...]:
-    """What mono puts before the query, between it and the text, before the text, and at the end."""
-    if form == "markers":
-        return special.query_marker, (), special.document_marker, ()
-    between, end = _separators(special)
-    return (), between, (), end
 
 
 def _duo_budgets(special: Special, query_limit: int, text_limit: int, total_limit: int) -> tuple[int, int]:
@@ -433,7 +317,7 @@ def _query_budget(limit: int, room: int, texts: int) -> int:
 
 
 def _assemble(
-    parts: Sequence[_Part],
+    parts: Sequence[Part],
     asked: _Asked,
     texts: Tokenised,
     groups: Array,
@@ -445,14 +329,14 @@ def _assemble(
     in one array, the texts', the queries' and then the fixed parts', so that the inputs are one gather from
     it."""
     place, column = len(texts.ids), 0
-    own_starts, own_counts = asked.queries.offsets[asked.own] + place, asked.counts[asked.own]
+    query_starts, query_counts = asked.queries.offsets[asked.query_of] + place, asked.counts[asked.query_of]
     sources, place = [texts.ids, asked.queries.ids], place + len(asked.queries.ids)
     starts = np.empty((len(groups), len(parts)), dtype=np.int64)
     counts = np.empty_like(starts)
     for number, (_, tokens) in enumerate(parts):
-        if tokens is _QUERY:
-            starts[:, number], counts[:, number] = own_starts, own_counts
-        elif tokens is _TEXT:
+        if tokens is QUERY:
+            starts[:, number], counts[:, number] = query_starts, query_counts
+        elif tokens is TEXT:
             chosen = groups[:, column]
             starts[:, number] = texts.offsets[chosen]
             counts[:, number] = np.minimum(texts.offsets[chosen + 1] - texts.offsets[chosen], budgets)
@@ -467,7 +351,7 @@ def _assemble(
     segments = np.array([segment for segment, _ in parts], dtype=np.uint8)
     if segment_types < 2:
         segments[:] = 0
-    offsets = _offsets(counts.sum(axis=1))
+    offsets = offsets_of(counts.sum(axis=1))
     return Inputs(ids, np.repeat(np.tile(segments, len(groups)), counts.ravel()), offsets)
 
 
@@ -488,13 +372,3 @@ def _truncation(asked: _Asked, texts: Tokenised, used: Array, budgets: Array) ->
         at_least=bool((lengths >= COUNTED).any()),
         queries_at_least=bool((asked.queries.lengths >= COUNTED).any()),
     )
-
-
-def _offsets(counts: Array) -> Array:
-    offsets = np.zeros(len(counts) + 1, dtype=np.int64)
-    np.cumsum(counts, out=offsets[1:])
-    return offsets
-
-
-def _join_offsets(offsets: Sequence[Array]) -> Array:
-    return _offsets(np.concatenate([np.zeros(0, np.int64), *map(np.diff, offsets)]))

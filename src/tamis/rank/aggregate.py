@@ -20,22 +20,8 @@ from tamis.base.errors import InputError, TamisError
 Aggregate = Literal["sum", "binary", "min", "max", "sample"]
 
 
-# -- from logits to probabilities
+# -- from margins to probabilities
 # ------------------------------------------------------------------------------------------------------------
-
-
-def margins(logits: Array) -> Array:
-    """What orders inputs: the logit of a head with one label, logit[1] - logit[0] of a head with two.
-
-    Softmax of two logits is the sigmoid of their difference, so logit[1] alone may order otherwise.
-
-    >>> margins(np.array([[3.0, 4.0], [-2.0, 1.0]])).tolist()
-    [1.0, 3.0]
-    """
-    if logits.ndim != 2 or logits.shape[1] not in (1, 2):
-        raise TamisError(f"logits of shape {logits.shape}", remedy="use a model with one or two labels")
-    exact = logits.astype(np.float64)
-    return exact[:, 0] if exact.shape[1] == 1 else exact[:, 1] - exact[:, 0]
 
 
 def probability(margin: Array) -> Array:
@@ -125,7 +111,7 @@ _AGGREGATES: Mapping[Aggregate, Callable[[Array], Array]] = {
 
 
 def check_aggregate(how: Aggregate, m: int | None = None, seed: int = 0) -> None:
-    """Refuse what no aggregation is.
+    """Refuse an aggregation with options that it does not have.
 
     >>> check_aggregate("sum", m=10)
     Traceback (most recent call last):

@@ -30,7 +30,7 @@ _K1 = 0.9  # BM25's, as the first stage has it; b does not matter where all wind
 
 
 def check_cut(cut: str) -> None:
-    """Refuse what is no way to cut.
+    """Refuse an unknown way to cut.
 
     >>> check_cut("end")
     Traceback (most recent call last):

@@ -11,21 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
 from tamis.base.arrays import Array
 from tamis.base.errors import InputError, TamisError
-from tamis.core.language import Call
 from tamis.core.ranking import Ranking, ScoreKind, Span
-from tamis.infer.scorer import Tally
+from tamis.core.stage import Role, Stage, stage
 from tamis.rank.combine import Interpolation, normalised
 from tamis.rank.mono import Mono
-from tamis.rank.passage import PassageReranker, Scored
+from tamis.rank.passage import PassageReranker, ScoredPassages
 from tamis.rank.reading import Cutting, Title, Unit, Wanted, analyzer_of
-from tamis.rank.reranker import shown
+from tamis.rank.reranker import to_score
 from tamis.text.segment import Keep
+
+if TYPE_CHECKING:
+    from tamis.core.executor import Memo
 
 MOST = 4  # sentences: a fourth was tried, and its weight learned to be 0
 
@@ -79,13 +81,13 @@ class Sentences:
 
     best: Array  # a row a document, in the ranking's order: its highest scores
     spans: Callable[[str], tuple[Span, ...]]  # the best sentences of a document, by its id
-    inputs: int  # that the model read
 
     def of(self, ids: Iterable[str]) -> Sentences:
         """The same of these documents, without the many other sentences from which it was made."""
         return replace(self, spans={doc_id: self.spans(doc_id) for doc_id in ids}.__getitem__)
 
 
+@stage("birch", role=Role.ORDERS)
 class Birch(PassageReranker):
     """Sorts documents by their first-stage scores and the scores of their `n` best sentences.
 
@@ -142,34 +144,16 @@ class Birch(PassageReranker):
         return (1.0, self.w2, self.w3, self.w4)[: self.n]
 
     @property
-    def expression(self) -> Call:
-        cutting = self.cutting
-        call = self._call(
-            "birch",
-            [
-                ("n", self.n, 3),
-                ("alpha", self.alpha, 0.5),
-                ("w2", self.w2, 0.5),
-                ("w3", self.w3, 0.5),
-                ("w4", self.w4, 0.0),
-                ("normalise", self.normalise, "minmax"),
-                ("exact_match", self.exact_match, True),
-                ("unit", cutting.unit, "sentences"),
-                ("window", cutting.window, None),
-                ("stride", cutting.stride, None),
-                ("title", cutting.title, False),
-                ("passages", cutting.passages, None),
-                ("keep", cutting.keep, "first"),
-                ("seed", cutting.seed, 0),
-                ("evidence", self.evidence, 3),
-            ],
-        )
-        return replace(call, arguments=(self.stage.expression,))
-
-    @property
     def reads(self) -> Hashable:
         """What the scores of sentences depend on: what one Birch has read serves all that read the same."""
         return self.stage.fingerprint, self.cutting, self.exact_match, self.evidence
+
+    def sharing(self, memo: Memo) -> Stage:
+        return memo.once(self, self.reads, self._read_once, self.combined)
+
+    def _read_once(self, rankings: Sequence[Ranking]) -> list[Sentences]:
+        found = zip(rankings, self.read(rankings), strict=True)
+        return [sentences.of(ranking.ids) for ranking, sentences in found]
 
     def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
         found = zip(rankings, self.read(rankings), strict=True)
@@ -190,12 +174,11 @@ class Birch(PassageReranker):
                 "alone",
             )
 
-    def _sentences(self, ranking: Ranking, scored: Sequence[Scored]) -> Sentences:
+    def _sentences(self, ranking: Ranking, scored: Sequence[ScoredPassages]) -> Sentences:
         by_id = dict(zip(ranking.ids, scored, strict=True))
         return Sentences(
-            highest([shown(each.margins, self.stage.kind) for each in scored]),
+            highest([to_score(each.margins, self.stage.kind) for each in scored]),
             lambda doc_id: self._spans(ranking, doc_id, by_id[doc_id]),
-            sum(len(each.margins) for each in scored),
         )
 
     def combined(self, ranking: Ranking, sentences: Sentences, depth: int | None = None) -> Ranking:
@@ -206,10 +189,6 @@ class Birch(PassageReranker):
         best = ranking.rescored(scores, ScoreKind.COMBINED)
         looked_at = best.ids[:depth] if self.evidence else ()
         return replace(best, evidence={doc_id: sentences.spans(doc_id) for doc_id in looked_at})
-
-    def count_as_cached(self, rankings: Sequence[Ranking], sentences: Sequence[Sentences]) -> None:
-        """Tell the tally of sentences that another Birch has read."""
-        self._count(rankings, [Tally(0, each.inputs) for each in sentences])
 
     def _wanted(self, ranking: Ranking) -> Wanted | None:
         if self.exact_match:

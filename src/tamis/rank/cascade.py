@@ -22,25 +22,34 @@ import numpy as np
 
 from tamis.base.arrays import Array
 from tamis.base.errors import InputError
-from tamis.core.language import Call
+from tamis.core.options import ModelName, Revision
+from tamis.core.pool import ModelPool
 from tamis.core.ranking import Ranking, ScoreKind, best_first
 from tamis.core.runtime import Device, Precision
-from tamis.infer.cascade import CascadeEncoder
-from tamis.infer.score_cache import ScoreCache, pair_keys, prefix
+from tamis.core.stage import Role, stage
 from tamis.infer.scorer import Tally
 from tamis.infer.walk import Keep
-from tamis.models.exits import check_alpha, check_entropy, cost, entropies, kept, layers_run
-from tamis.models.templates import Inputs, Truncation
+from tamis.models.architectures.cascade import Cascade as Architecture
+from tamis.models.architectures.cascade import (
+    check_alpha,
+    check_entropy,
+    cost,
+    entropies,
+    kept,
+    layers_run,
+)
+from tamis.models.templates import Inputs
 from tamis.rank.aggregate import probability
-from tamis.rank.mono import pointwise_inputs
 from tamis.rank.reranker import Reranker, check_limits
+from tamis.storage.score_cache import ScoreCache, pair_keys, prefix
 
 NAME = "cascade"  # of the stage, and of the model that it would have if one were bundled
 ALPHA = 0.3  # where neither rule is given
 
 
+@stage(NAME, role=Role.ORDERS)
 class Cascade(Reranker):
-    """Sorts candidates by P(relevant | query, text), as `mono` does, with a model that has exits: at each but
+    """Sorts candidates by P(relevant | query, text), as `mono` does, with a model that has exits. At each but
     the last, the share `alpha` of a query's candidates that it likes least is not read any further (0.3 if
     nothing is said); or, with `entropy` in its place, those candidates whose prediction there has an entropy
     below that number. 0 of either reads all of them to the end, and ranks as `mono` does with the same model.
@@ -56,74 +65,60 @@ class Cascade(Reranker):
         (cascade(model="models/my-cascade", alpha=0.5), cascade(model="models/my-cascade", entropy=0.1))
     """
 
-    encoder: CascadeEncoder
+    architectures = ("cascade",)
 
     def __init__(
         self,
-        model: str = NAME,
+        model: ModelName = NAME,
         alpha: float | None = None,
         entropy: float | None = None,
         precision: Precision = "auto",
         query_limit: int = 64,
         limit: int = 512,
         *,
-        revision: str | None = None,
+        revision: Revision | None = None,
         device: Device = "auto",
         workers: int | None = None,
         cache: str | Path | ScoreCache | None = None,
+        pool: ModelPool | None = None,
     ) -> None:
-        if alpha is None:
-            alpha = ALPHA if entropy is None else 0.0  # with entropy, no share of them has to leave
-        elif entropy is not None:
+        if alpha is not None and entropy is not None:
             raise InputError(
                 f"a cascade with alpha={alpha} and entropy={entropy}",
                 remedy="give one of them: alpha drops the worst, entropy those of which an exit is sure",
             )
-        check_alpha(alpha)
+        # with entropy, no share of them has to leave
+        leaving = 0.0 if entropy is not None else ALPHA if alpha is None else float(alpha)
+        check_alpha(leaving)
         if entropy is not None:
             check_entropy(entropy)
         check_limits(query_limit, limit)
-        encoder = CascadeEncoder(
-            model, revision=revision, device=device, precision=precision, workers=workers
+        scorer = self.opened(
+            model, pool, revision=revision, device=device, precision=precision, workers=workers
         )
-        super().__init__(encoder, cache)
-        self.alpha, self.query_limit, self.limit = float(alpha), query_limit, limit
+        super().__init__(scorer, cache)
+        self.alpha = None if alpha is None or leaving == ALPHA else leaving
+        self.leaving, self.query_limit, self.limit = leaving, query_limit, limit
         self.entropy = None if entropy is None else float(entropy)
         self.counts = "most" if entropy else "exact"
 
     @property
-    def expression(self) -> Call:
-        encoder = self.encoder
-        return self._call(
-            NAME,
-            [
-                ("model", encoder.model, NAME),
-                ("alpha", self.alpha, ALPHA if self.entropy is None else 0.0),
-                ("entropy", self.entropy, None),
-                ("precision", encoder.precision, "auto"),
-                ("revision", encoder.revision, None),
-                ("query_limit", self.query_limit, 64),
-                ("limit", self.limit, 512),
-            ],
-        )
-
-    @property
-    def cost(self) -> float:
+    def share(self) -> float:
         """The share of the whole model's work that is left to do for many candidates: 0.629 with the paper's
         exits and alpha=0.3; with entropy the most, which is 1."""
-        return cost(self.encoder.layers, self.alpha)
+        return cost(self.layers, self.leaving)
 
     def inferences(self, candidates: int) -> int:
         """What a query with so many candidates takes, in inferences of the whole model: the layers that they
         go through, by the model's number of layers, rounded up. With entropy, what it takes at most: all of
         them through all layers. The tally has what it took."""
-        layers = self.encoder.layers
-        return math.ceil(layers_run(candidates, layers, self.alpha) / layers[-1])
+        layers = self.layers
+        return math.ceil(layers_run(candidates, layers, self.leaving) / layers[-1])
 
     def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
-        inputs, cuts = self._made(rankings)
+        inputs, cuts, _ = self.build_inputs(rankings)
         read = [self._read(*each) for each in zip(rankings, inputs, strict=True)]
-        work = [inferred(margins, self.encoder.layers) for margins, _ in read]
+        work = [inferred(margins, self.layers) for margins, _ in read]
         tallies = [
             Tally(0 if cached else count, count if cached else 0, cut)
             for (_, cached), count, cut in zip(read, work, cuts, strict=True)
@@ -131,28 +126,32 @@ class Cascade(Reranker):
         self._count(rankings, tallies)
         found = [(ranking, margins) for ranking, (margins, _) in zip(rankings, read, strict=True)]
         if self.entropy is None:
-            return [cascaded(*each, self.alpha) for each in found]
+            return [cascaded(*each, self.leaving) for each in found]
         return [exited(*each) for each in found]
 
-    def _made(self, rankings: Sequence[Ranking]) -> tuple[list[Inputs], list[Truncation]]:
-        return pointwise_inputs(self.encoder, rankings, self.query_limit, self.limit)
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """After which layers there is an exit."""
+        checkpoint = self.scorer.checkpoint
+        assert isinstance(checkpoint.architecture, Architecture)
+        return checkpoint.architecture.layers(checkpoint.config)
 
     def _read(self, ranking: Ranking, inputs: Inputs) -> tuple[Array, bool]:
         """The margins of a query's candidates at the exits that they reach, and whether they come from the
         cache. They do if all are there: to go on with some, what the layers below made of them is needed."""
-        keep = keeping(ranking.ids, self.alpha) if self.entropy is None else unsure(self.entropy)
+        keep = keeping(ranking.ids, self.leaving) if self.entropy is None else unsure(self.entropy)
         if self.cache is None:
-            return self.encoder.walk(inputs, keep), False
-        own = self._keys(ranking, inputs)
+            return self.scorer.walk(inputs, keep), False
+        own = self.keys(ranking, inputs)
         # the rule is no part of them: it decides whose margins are needed, and not what they are
         keys = [
-            pair_keys(prefix(self.encoder.fingerprint, NAME, str(layer)), ranking.query.text, own)
-            for layer in self.encoder.layers
+            pair_keys(prefix(self.scorer.fingerprint, NAME, str(layer)), ranking.query.text, own)
+            for layer in self.layers
         ]
         known = walked(np.stack([self.cache.get(each) for each in keys], axis=1), keep)
         if known is not None:
             return known, True
-        margins = self.encoder.walk(inputs, keep)
+        margins = self.scorer.walk(inputs, keep)
         for each, column in zip(keys, margins.T, strict=True):
             self.cache.put(each, column)
         return margins, False

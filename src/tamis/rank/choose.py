@@ -19,11 +19,9 @@ import numpy as np
 
 from tamis.base.arrays import Array
 from tamis.base.errors import InputError
-from tamis.core.language import Call
 from tamis.core.ranking import Ranking
 from tamis.index.index import Index
 from tamis.index.lengths import LENGTH_OF_NORM, norms
-from tamis.index.retriever import options_of
 from tamis.index.score import BM25, Collection, Model, QueryLikelihood, Terms, TfIdf
 from tamis.index.search import statistics
 from tamis.models.templates import Inputs, Tokenised, Truncation
@@ -111,11 +109,6 @@ class Choice:
         """The pointwise stage, where that is what chooses."""
         return self.by if isinstance(self.by, Mono) else None
 
-    @property
-    def expression(self) -> Call:
-        by = self.by
-        return by.expression if isinstance(by, Mono) else Call(by.name, (), options_of(by))
-
     def made(self, unread: Sequence[Unread], reader: Reader) -> list[list[Read]]:
         """What is left to read of each ranking's documents. Of those with few passages that is everything,
         and nothing looks at them here."""
@@ -141,7 +134,7 @@ def _by_model(stage: Mono, longer: Sequence[Unread], reader: Reader) -> list[lis
     numbers = [number for number, each in enumerate(longer) if each.reads]
     if not numbers:
         return found
-    tokenizer = stage.encoder.tokenizer
+    tokenizer = stage.scorer.tokenizer
     inputs: list[Inputs] = []
     cuts: list[Truncation] = []
     for each in (longer[number] for number in numbers):
@@ -153,7 +146,7 @@ def _by_model(stage: Mono, longer: Sequence[Unread], reader: Reader) -> list[lis
         made, cut = stage.inputs_of(tokenizer.encode([each.ranking.query.text]), texts)
         inputs.append(made)
         cuts.append(cut)
-    margins = stage._margins([longer[number].ranking for number in numbers], inputs, cuts)
+    margins = stage.margins([longer[number].ranking for number in numbers], inputs, cuts)
     for number, own in zip(numbers, margins, strict=True):
         offsets = np.cumsum([len(read.passages) for read in longer[number].reads])
         found[number] = np.split(own, offsets[:-1])

@@ -9,17 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
 from tamis.base.arrays import Array
 from tamis.base.documents import Document
 from tamis.base.errors import InputError, TamisError, UnknownDocumentError
-from tamis.core.language import Call, Value
 from tamis.core.ranking import Ranking, Run, ScoreKind, Texts
-from tamis.core.stage import Stage
+from tamis.core.stage import Role, Stage, stage
 from tamis.rank.aggregate import probability
+
+if TYPE_CHECKING:
+    from tamis.core.executor import Memo
 
 Normalisation = Literal["minmax", "z"]
 Interpolation = Literal["minmax", "raw", "z"]
@@ -96,6 +98,7 @@ def reciprocal_rank(n: int, k: int = 60) -> Array:
 # ------------------------------------------------------------------------------------------------------------
 
 
+@stage("interpolate", role=Role.MIXES)
 class Interpolate(Stage):
     """alpha * (the score a candidate comes with) + (1 - alpha) * (the stage's score): Eqs. 16-17 of the
     survey.
@@ -114,6 +117,8 @@ class Interpolate(Stage):
     alpha=0 ranks as the stage does.
     """
 
+    uses_depth = False
+
     def __init__(self, stage: Stage, alpha: float = 0.5, normalise: Interpolation = "minmax") -> None:
         _check_stages("interpolate", stage)
         _check_choice("interpolate", "normalise", normalise, get_args(Interpolation))
@@ -121,14 +126,8 @@ class Interpolate(Stage):
             raise InputError(f"interpolate with alpha={alpha}", remedy="use an alpha between 0 and 1")
         self.stage, self.alpha, self.normalise = stage, float(alpha), normalise
 
-    @property
-    def expression(self) -> Call:
-        options = _given(alpha=(self.alpha, 0.5), normalise=(self.normalise, "minmax"))
-        return Call("interpolate", (self.stage.expression,), options)
-
-    @property
-    def parts(self) -> Sequence[Stage]:
-        return [self.stage]
+    def sharing(self, memo: Memo) -> Stage:
+        return Interpolate(memo.ranked(self.stage), self.alpha, self.normalise)
 
     def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
         for ranking in rankings:
@@ -160,6 +159,7 @@ class Interpolate(Stage):
 # ------------------------------------------------------------------------------------------------------------
 
 
+@stage("normalise", role=Role.MIXES)
 class Normalise(Stage):
     """The same candidates in the same order, their scores normalised within the query's list.
 
@@ -169,13 +169,11 @@ class Normalise(Stage):
     [1.0, -1.0]
     """
 
+    uses_depth = False
+
     def __init__(self, how: Normalisation = "minmax") -> None:
         _check_choice("normalise", "how", how, get_args(Normalisation))
         self.how = how
-
-    @property
-    def expression(self) -> Call:
-        return Call("normalise", (), _given(how=(self.how, "minmax")))
 
     def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
         for ranking in rankings:
@@ -190,6 +188,7 @@ class Normalise(Stage):
 # ------------------------------------------------------------------------------------------------------------
 
 
+@stage("fuse", role=Role.MIXES)
 class Fuse(Stage):
     """Several stages, each given the ranking that comes in, and their rankings fused into one: RRF (Cormack,
     Clarke & Büttcher 2009), CombSUM or CombMNZ (Fox & Shaw 1994). A single stage is fused with the ranking
@@ -199,21 +198,19 @@ class Fuse(Stage):
     stage ranks as deep as it says itself: in `fuse(bm25 % 100, ql) % 10`, 100 and 1,000.
     """
 
+    uses_depth = False
+
     def __init__(self, *stages: Stage, how: Fusion = "rrf", k: int = 60) -> None:
         _check_stages("fuse", *stages)
         if not stages:
             raise InputError("fuse needs a stage", remedy="give one or more, as in fuse(bm25, ql)")
         _check_fusion(how, k)
         self.stages, self.how, self.k = stages, how, int(k)
+        # one alone is fused with the ranking that comes in
+        self.pointwise = len(stages) == 1 and stages[0].pointwise
 
-    @property
-    def expression(self) -> Call:
-        options = _given(how=(self.how, "rrf"), k=(self.k, 60))
-        return Call("fuse", tuple(stage.expression for stage in self.stages), options)
-
-    @property
-    def parts(self) -> Sequence[Stage]:
-        return self.stages
+    def sharing(self, memo: Memo) -> Stage:
+        return Fuse(*map(memo.ranked, self.stages), how=self.how, k=self.k)
 
     def attach(self, ranking: Ranking) -> Ranking:
         attached = [stage.attach(ranking) for stage in self.stages]
@@ -331,9 +328,9 @@ def _origin_of(rankings: Sequence[Ranking]) -> Stage | None:
 
 
 def _check_stages(name: str, *stages: object) -> None:
-    for stage in stages:
-        if not isinstance(stage, Stage):
-            raise InputError(f"{name} of {stage!r}", remedy="give stages, such as index.bm25()")
+    for each in stages:
+        if not isinstance(each, Stage):
+            raise InputError(f"{name} of {each!r}", remedy="give stages, such as index.bm25()")
 
 
 def _check_choice(name: str, option: str, value: str, choices: Sequence[str]) -> None:
@@ -355,8 +352,3 @@ def _check_scored(name: str, ranking: Ranking) -> None:
             f"{name} has no scores to work on for query {ranking.query.id!r}",
             remedy="put a stage that scores before it: bm25, or where the candidates are given mono",
         )
-
-
-def _given(**options: tuple[Value, Value]) -> tuple[tuple[str, Value], ...]:
-    """The options that differ from their defaults."""
-    return tuple((name, value) for name, (value, default) in options.items() if value != default)

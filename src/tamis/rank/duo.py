@@ -3,18 +3,17 @@ time, those alone that are near each other in the incoming order (`tamis.rank.co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable
+from dataclasses import replace
 from pathlib import Path
 
 from tamis.base.arrays import Array
 from tamis.base.errors import InputError, TamisError
-from tamis.core.language import Call
+from tamis.core.options import ModelName, Revision, call_of
+from tamis.core.pool import ModelPool
 from tamis.core.ranking import Ranking, ScoreKind
 from tamis.core.runtime import Device, Precision
-from tamis.infer.score_cache import ScoreCache
-from tamis.infer.scorer import CrossEncoder
-from tamis.models import templates
-from tamis.models.templates import Inputs, Truncation
+from tamis.core.stage import Role, stage
 from tamis.rank.aggregate import (
     Aggregate,
     aggregate,
@@ -24,15 +23,17 @@ from tamis.rank.aggregate import (
     order,
     probability,
 )
-from tamis.rank.best_window import Cut, check_cut, cut_texts
+from tamis.rank.best_window import Cut, check_cut
 from tamis.rank.contested import Compared, check_contested, completed, contested, within
 from tamis.rank.reranker import Reranker, check_limits
+from tamis.storage.score_cache import ScoreCache
 
 K1 = 50  # the papers' k1: 2,450 inferences
 
 
+@stage("duo", role=Role.ORDERS)
 class Duo(Reranker):
-    """Settles the first `k` candidates by P(one is better than the other) over their ordered pairs, k(k-1) of
+    """Reranks the first `k` candidates by P(one is better than the other) over their ordered pairs, k(k-1) of
     them (or k m with aggregate=sample). Candidates beyond stay below, in their order, with scores below zero.
 
     `window` and `margin` save inferences: only pairs of candidates are read that come at most `window` places
@@ -51,25 +52,28 @@ class Duo(Reranker):
     """
 
     queries_at_once = 1
+    architectures = ("duo",)
+    top_option = "k"
 
     def __init__(
         self,
-        model: str = "duo",
+        model: ModelName = "duo",
         aggregate: Aggregate = "sum",
         m: int | None = None,
         seed: int = 0,
         k: int = K1,
+        window: int | None = None,
+        margin: float | None = None,
         precision: Precision = "auto",
         query_limit: int = 62,
         limit: int = 512,
-        window: int | None = None,
-        margin: float | None = None,
         cut: Cut = "start",
         *,
-        revision: str | None = None,
+        revision: Revision | None = None,
         device: Device = "auto",
         workers: int | None = None,
         cache: str | Path | ScoreCache | None = None,
+        pool: ModelPool | None = None,
     ) -> None:
         check_aggregate(aggregate, m, seed)
         if k < 1:
@@ -77,9 +81,10 @@ class Duo(Reranker):
         check_limits(query_limit, limit)
         check_cut(cut)
         check_contested(aggregate, window, margin)
-        super().__init__(
-            CrossEncoder(model, revision=revision, device=device, precision=precision, workers=workers), cache
+        scorer = self.opened(
+            model, pool, revision=revision, device=device, precision=precision, workers=workers
         )
+        super().__init__(scorer, cache)
         self.aggregate: Aggregate = aggregate
         self.m, self.seed, self.k = m, seed, k
         self.query_limit, self.limit = query_limit, limit
@@ -89,62 +94,27 @@ class Duo(Reranker):
         self.counts = "exact" if margin is None else "most"
 
     @property
-    def expression(self) -> Call:
-        return self._call(
-            "duo",
-            [
-                ("model", self.encoder.model, "duo"),
-                ("aggregate", self.aggregate, "sum"),
-                ("m", self.m, None),
-                ("seed", self.seed, 0),
-                ("k", self.k, K1),
-                ("window", self.window, None),
-                ("margin", self.margin, None),
-                ("precision", self.encoder.precision, "auto"),
-                ("revision", self.encoder.revision, None),
-                ("query_limit", self.query_limit, 62),
-                ("limit", self.limit, 512),
-                ("cut", self.cut, "start"),
-            ],
-        )
+    def reads(self) -> Hashable:
+        # the aggregations over all pairs differ in what they do with k1² numbers, which is no time beside
+        # k1² inferences
+        if self.aggregate == "sample":
+            return super().reads
+        call = call_of(self)
+        options = tuple(option for option in call.options if option[0] != "aggregate")
+        return str(replace(call, options=options)), self.resources
 
     def inferences(self, candidates: int) -> int:
         """How many inputs a query with so many candidates takes: k1(k1 - 1), k1 m, or with a window of w
         w(2 k1 - w - 1). With a margin this is the most."""
-        settled = min(self.k, candidates)
+        reranked = min(self.k, candidates)
         if self.window is not None:
-            return within(settled, self.window)
-        return inferences(settled, self.aggregate, self.m)
+            return within(reranked, self.window)
+        return inferences(reranked, self.aggregate, self.m)
 
-    def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
-        inputs, cuts, pairs = self._made(rankings)
-        found = self._margins(rankings, inputs, cuts)
-        return [self._settled(*each) for each in zip(rankings, pairs, found, strict=True)]
+    def best(self, ranking: Ranking) -> Ranking:
+        return ranking.head(self.k)
 
-    def _made(self, rankings: Sequence[Ranking]) -> tuple[list[Inputs], list[Truncation], list[Array]]:
-        config, tokenizer = self.encoder.checkpoint.config, self.encoder.tokenizer
-        queries = tokenizer.encode([ranking.query.text for ranking in rankings])
-        inputs, cuts, pairs = [], [], []
-        total = min(self.limit, self.encoder.positions)
-        room = templates.duo_room(tokenizer.special, query_limit=self.query_limit, total_limit=total)
-        for number, ranking in enumerate(rankings):
-            best = ranking.head(self.k)
-            pairs.append(self._pairs(best))
-            query = queries.take([number]).ids
-            made, lost = templates.duo(
-                query,
-                cut_texts(best, tokenizer, query[: self.query_limit], room, self.cut),
-                pairs[-1],
-                tokenizer.special,
-                query_limit=self.query_limit,
-                total_limit=total,
-                segment_types=config.segments,
-            )
-            inputs.append(made)
-            cuts.append(lost)
-        return inputs, cuts, pairs
-
-    def _pairs(self, ranking: Ranking) -> Array:
+    def members(self, ranking: Ranking) -> Array:
         """The pairs of a ranking's candidates that are read."""
         if self.window is None and self.margin is None:
             return opponents(len(ranking), self.aggregate, self.m, self.seed, ranking.query.id)
@@ -155,11 +125,11 @@ class Duo(Reranker):
             )
         return contested(ranking.scores, self.window, self.margin)
 
-    def _settled(self, ranking: Ranking, pairs: Array, margins: Array) -> Ranking:
+    def ranked(self, ranking: Ranking, members: Array, scores: Array) -> Ranking:
         best = ranking.head(self.k)
-        found = Compared(probability(margins), pairs)
+        found = Compared(probability(scores), members)
         if self.window is not None or self.margin is not None:
             odds = best.log_odds() if ranking.kind.comparable else None
-            found = completed(margins, pairs, len(best), odds)
+            found = completed(scores, members, len(best), odds)
         ranked = order(*found, len(best), self.aggregate)
         return ranking.reorder_top(ranked, aggregate(*found, len(best), self.aggregate))

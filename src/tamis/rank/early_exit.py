@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from types import CodeType
-from typing import Any
 
-import xxhash
+import numpy as np
 
+from tamis.base.arrays import Array
 from tamis.base.errors import InputError, TamisError
-from tamis.core.language import Call
+from tamis.core.cost import Step, around
 from tamis.core.ranking import Ranking, ScoreKind
-from tamis.core.stage import Stage
+from tamis.core.stage import Role, Stage, stage
 
 Criterion = Callable[[Ranking], bool]
 
 
+@stage("if_unsure", role=Role.WRAPS)
 class IfUnsure(Stage):
     """A stage for those queries alone whose ranking so far is not sure: `mono % 20 >> if_unsure(duo)`. The
     others keep the ranking that they have, and cost nothing more.
@@ -39,6 +39,8 @@ class IfUnsure(Stage):
         (if_unsure(normalise, margin=0.3), if_unsure(normalise, sure=is_short))
     """
 
+    counts = "most"
+
     def __init__(self, stage: Stage, margin: float = 0.5, *, sure: Criterion | None = None) -> None:
         if not isinstance(stage, Stage):
             raise InputError(f"if_unsure of {stage!r}", remedy="give a stage, as in if_unsure(duo)")
@@ -46,22 +48,11 @@ class IfUnsure(Stage):
             raise InputError(f"if_unsure with margin={margin}", remedy="use a number of at least 0")
         self.stage, self.margin, self.sure = stage, float(margin), sure
 
-    @property
-    def expression(self) -> Call:
-        option: tuple[tuple[str, Any], ...] = () if self.margin == 0.5 else (("margin", self.margin),)
-        if self.sure is not None:
-            option = (("sure", getattr(self.sure, "__name__", type(self.sure).__name__)),)
-        return Call("if_unsure", (self.stage.expression,), option)
-
-    @property
-    def parts(self) -> Sequence[Stage]:
-        return [self.stage]
-
-    @property
-    def resources(self) -> str:
-        return (
-            self.stage.resources if self.sure is None else f"{self.stage.resources}\n{_known_as(self.sure)}"
-        )
+    def cost(self, enter: Array, depth: int | None = None) -> list[Step]:
+        """Which queries will be sure is not known before: at most, none is. Those that are keep what they
+        have."""
+        steps = self.stage.cost(enter, depth)
+        return around(self, enter, [steps], np.maximum(enter, steps[-1].leave))
 
     def is_sure(self, ranking: Ranking) -> bool:
         """Whether a ranking stays as it is."""
@@ -100,28 +91,3 @@ def leads(ranking: Ranking, margin: float) -> bool:
             remedy="put a model before it, as in mono >> if_unsure(duo), or give `sure` in Python",
         )
     return float(ranking.scores[0]) - float(ranking.scores[1]) >= margin
-
-
-def _known_as(criterion: Criterion) -> str:
-    """What tells a criterion from others: of a function its code, what it was made with and the numbers and
-    words of its module that it names; of a method also its object; of any object what it prints as. One that
-    prints its address is another one in the next process, where a journal then does not go on: better than to
-    go on with another criterion."""
-    code = getattr(criterion, "__code__", None)
-    if code is None:
-        return repr(criterion)
-    around = getattr(criterion, "__globals__", {})
-    known = [
-        _instructions(code),
-        [cell.cell_contents for cell in getattr(criterion, "__closure__", None) or ()],
-        getattr(criterion, "__defaults__", None),
-        getattr(criterion, "__kwdefaults__", None),
-        [around[name] for name in code.co_names if isinstance(around.get(name), str | int | float)],
-        getattr(criterion, "__self__", None),
-    ]
-    return str(xxhash.xxh3_128_hexdigest(repr(known).encode()))
-
-
-def _instructions(code: CodeType) -> tuple[object, ...]:
-    inside = [_instructions(each) if isinstance(each, CodeType) else each for each in code.co_consts]
-    return code.co_code, code.co_names, inside

@@ -7,14 +7,15 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Protocol
 
-import numpy as np
 import xxhash
 
-from tamis.base.documents import Document, Query
+from tamis.base.arrays import Array
+from tamis.base.documents import Document
 from tamis.base.errors import InputError, UnknownDocumentError, quoted
+from tamis.core.cost import Step, around
 from tamis.core.language import Call
 from tamis.core.ranking import Ranking, Run, Texts
-from tamis.core.stage import Stage
+from tamis.core.stage import Role, Stage, stage
 
 
 class Corpus(Texts, Protocol):
@@ -68,6 +69,7 @@ class Documents:
         return str(seen.hexdigest())
 
 
+@stage("given", role=Role.FINDS)
 class GivenRun(Stage):
     """Looks up each query's candidates in a run; `texts` is where their texts come from.
 
@@ -78,12 +80,15 @@ class GivenRun(Stage):
     ('d7', 'd3')
     """
 
+    counts = "exact"
+    found_before = True
+
     def __init__(self, run: Run, texts: Corpus) -> None:
         self.given, self.texts = run, texts
 
     @property
     def expression(self) -> Call:
-        return Call("given")
+        return Call(self.name)  # what it holds is in its resources
 
     @cached_property
     def resources(self) -> str:
@@ -93,6 +98,9 @@ class GivenRun(Stage):
                 _add(seen, doc_id)
             seen.update(ranking.scores.tobytes())
         return f"{seen.hexdigest()} {self.texts.fingerprint}"
+
+    def cost(self, enter: Array, depth: int | None = None) -> list[Step]:
+        return around(self, enter, [])  # it hands out what a query is counted with
 
     def attach(self, ranking: Ranking) -> Ranking:
         return replace(ranking, texts=self.texts)
@@ -110,28 +118,6 @@ class GivenRun(Stage):
         return replace(
             ranking, ids=found.ids, scores=found.scores, kind=found.kind, texts=self.texts, evidence={}
         )
-
-
-class Placed:
-    """Documents by their places in a list: their own ids may occur twice."""
-
-    def __init__(self, documents: Sequence[Document]) -> None:
-        self._documents = documents
-
-    def document(self, doc_id: str) -> Document:
-        return self._documents[int(doc_id)]
-
-
-def placed(query: Query, documents: Sequence[Document]) -> Ranking:
-    """A caller's documents as a ranking in their order, with their places as ids. Places of one length sort
-    as numbers do, so documents that tie keep their order.
-
-    >>> placed(Query("0", "sieve"), [Document("x", "a"), Document("x", "b")]).ids
-    ('0000', '0001')
-    """
-    width = max(4, len(str(len(documents))))
-    ids = tuple(f"{place:0{width}d}" for place in range(len(documents)))
-    return Ranking(query, ids, -np.arange(len(ids), dtype=np.float64), texts=Placed(documents))
 
 
 def _add(seen: xxhash.xxh3_128, text: str) -> None:

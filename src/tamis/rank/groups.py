@@ -17,7 +17,7 @@ from tamis.core.ranking import Ranking, best_first
 
 
 def check_rounds(stage: str, rounds: int, seed: int) -> None:
-    """Refuse what no rounds of groups are.
+    """Refuse invalid numbers of rounds, and seeds.
 
     >>> check_rounds("listwise", rounds=0, seed=0)
     Traceback (most recent call last):
@@ -65,13 +65,13 @@ def drawn_groups(candidates: int, texts: int, rounds: int, seed: int = 0) -> Arr
     return groups
 
 
-def settled(ranking: Ranking, groups: Array, scores: Array) -> Ranking:
+def by_groups(ranking: Ranking, groups: Array, scores: Array) -> Ranking:
     """The candidates of the groups by the sum of their scores, equal ones by id, and below them the others.
 
     >>> from tamis.base.documents import Query
     >>> given = Ranking(Query("q", ""), ("a", "b", "c", "d"), np.zeros(4))
     >>> groups, scores = np.array([[0, 2], [1, -1]]), np.array([[0.5, 1.0], [0.75, 0.0]])
-    >>> found = settled(given, groups, scores)
+    >>> found = by_groups(given, groups, scores)
     >>> found.ids, found.scores.tolist()
     (('c', 'b', 'a', 'd'), [1.0, 0.75, 0.5, -1.0])
     """

@@ -15,25 +15,27 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Annotated, get_args
 
 import numpy as np
 
 from tamis.base.arrays import Array
 from tamis.base.errors import InputError
 from tamis.base.nested import parse_json
-from tamis.core.language import Call, Value
+from tamis.core.cost import Step
+from tamis.core.options import AtMost, ModelFile
 from tamis.core.ranking import Ranking
-from tamis.core.stage import Stage
+from tamis.core.stage import Role, Stage, stage
 from tamis.index.index import Index
 from tamis.rank.combine import Interpolation
-from tamis.rank.groups import check_rounds, drawn_groups, settled
-from tamis.rank.ltr_features import LEXICAL, NAMED, Feature, columns
+from tamis.rank.groups import by_groups, check_rounds, drawn_groups
+from tamis.rank.ltr_features import LEXICAL, NAMED, Feature, columns, cost_of
 from tamis.storage.files import STDIN, atomic_write, read_text
 
 NAME = "groupwise"
 MODEL = "groupwise.json"
 ROUNDS = 8  # what a round costs is next to nothing
+MOST_ROUNDS = 100  # for a client of a server
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +114,7 @@ def _check_regular(path: str | Path) -> None:
     except OSError:
         regular = True  # as far as can be seen: then it cannot be opened either
     if not regular or str(path) == STDIN:
-        raise InputError("is no regular file", remedy="give a file that a model was saved to", path=path)
+        raise InputError("not a regular file", remedy="give a file that a model was saved to", path=path)
 
 
 def _fits(model: GroupwiseModel) -> bool:
@@ -129,6 +131,7 @@ def _fits(model: GroupwiseModel) -> bool:
     return known and len(model.layers) > 0 and 0 < width == model.texts
 
 
+@stage(NAME, role=Role.MIXES)
 class Groupwise(Stage):
     """Orders candidates by a groupwise scoring function, which is the file `model` that `train_groupwise`
     made. Those of its features that are stages are given as they were in training, in that order; the file
@@ -138,45 +141,33 @@ class Groupwise(Stage):
         groupwise(model="models/gsf.json", rounds=4)
     """
 
+    uses_depth = False
+
     def __init__(
         self,
         *stages: Stage,
-        model: str = MODEL,
-        rounds: int = ROUNDS,
+        model: ModelFile = MODEL,
+        rounds: Annotated[int, AtMost(MOST_ROUNDS)] = ROUNDS,
         seed: int = 0,
         index: Index | None = None,
     ) -> None:
-        for stage in stages:
-            if not isinstance(stage, Stage):
-                raise InputError(f"groupwise of {stage!r}", remedy="give stages, such as index.ql()")
+        for each in stages:
+            if not isinstance(each, Stage):
+                raise InputError(f"groupwise of {each!r}", remedy="give stages, such as index.ql()")
         check_rounds(NAME, rounds, seed)
-        self.stages, self.file, self.rounds, self.seed, self.index = stages, model, rounds, seed, index
-        self._model: GroupwiseModel | None = None
+        self.stages, self.model, self.rounds, self.seed, self.index = stages, model, rounds, seed, index
+        self._network: GroupwiseModel | None = None
 
     @property
-    def expression(self) -> Call:
-        options: list[tuple[str, Value, Value]] = [
-            ("model", self.file, MODEL),
-            ("rounds", self.rounds, ROUNDS),
-            ("seed", self.seed, 0),
-        ]
-        given = tuple((name, value) for name, value, default in options if value != default)
-        return Call(NAME, tuple(stage.expression for stage in self.stages), given)
-
-    @property
-    def parts(self) -> Sequence[Stage]:
-        return self.stages
-
-    @property
-    def model(self) -> GroupwiseModel:
-        """The model, read when it is first needed."""
-        if self._model is None:
-            model = GroupwiseModel.read(self.file)
+    def network(self) -> GroupwiseModel:
+        """What the file holds, read when it is first needed."""
+        if self._network is None:
+            model = GroupwiseModel.read(self.model)
             own = tuple(map(repr, self.stages))
             if own != model.stages:
-                wanted = ", ".join((*model.stages, f'model="{self.file}"'))
+                wanted = ", ".join((*model.stages, f'model="{self.model}"'))
                 raise InputError(
-                    f"{self.file} was trained with {', '.join(model.stages) or 'no stages'}",
+                    f"{self.model} was trained with {', '.join(model.stages) or 'no stages'}",
                     remedy=f"write groupwise({wanted})",
                 )
             wanting = [name for name in LEXICAL if name in model.features]
@@ -184,33 +175,47 @@ class Groupwise(Stage):
                 raise InputError(
                     f"{wanting[0]} of groupwise needs an index", remedy="give the index to search"
                 )
-            self._model = model
-        return self._model
+            self._network = model
+        return self._network
 
     @property
     def resources(self) -> str:
-        lexical = any(name in LEXICAL for name in self.model.features)
+        lexical = any(name in LEXICAL for name in self.network.features)
         own = [self.index.fingerprint] if lexical and self.index is not None else []
-        digest = hashlib.sha256(read_text(self.file).encode()).hexdigest()
+        digest = hashlib.sha256(read_text(self.model).encode()).hexdigest()
         return "\n".join([digest, *own, *(stage.resources for stage in self.stages)])
 
     def prepare(self) -> None:
         super().prepare()
-        _ = self.model
+        _ = self.network
+
+    def read_files(self) -> None:
+        super().read_files()
+        _ = self.network
+
+    @property
+    def searches(self) -> bool:
+        return True  # it may look up the query's terms, which takes as long
+
+    def cost(self, enter: Array, depth: int | None = None) -> list[Step]:
+        return cost_of(self, enter)
+
+    def without_scores(self) -> Stage | None:
+        return None
 
     def attach(self, ranking: Ranking) -> Ranking:
         return ranking  # the stages find nothing here
 
     def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
         # all of them, whatever the depth: the last may come to the top
-        model = self.model
+        model = self.network
         named: list[Feature] = [name for name in NAMED if name in model.features]
         found = columns(rankings, [*self.stages, *named], self.index, model.normalise, NAME)
         ranked = []
         for ranking, own in zip(rankings, found, strict=True):
             groups = drawn_groups(len(ranking), model.texts, self.rounds, self.seed)
             rows = np.stack(own, axis=1)
-            ranked.append(settled(ranking, groups, model.scores(gathered(rows, groups))))
+            ranked.append(by_groups(ranking, groups, model.scores(gathered(rows, groups))))
         return ranked
 
 

@@ -9,29 +9,27 @@ several rounds: see `tamis.rank.groups`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tamis.base.arrays import Array
 from tamis.base.errors import InputError
-from tamis.core.language import Call
+from tamis.core.options import ModelName, Revision
+from tamis.core.pool import ModelPool
 from tamis.core.ranking import Ranking
 from tamis.core.runtime import Device, Precision
-from tamis.infer.listwise import ListwiseEncoder
-from tamis.infer.score_cache import ScoreCache, cached_rows
-from tamis.infer.tokens import texts_of
-from tamis.models import templates
-from tamis.models.templates import Inputs, Truncation
-from tamis.rank.groups import check_rounds, drawn_groups, groups_a_round, settled
+from tamis.core.stage import Role, stage
+from tamis.rank.groups import by_groups, check_rounds, drawn_groups, groups_a_round
 from tamis.rank.reranker import Reranker, check_limits
+from tamis.storage.score_cache import ScoreCache
 
 NAME = "listwise"  # of the stage, and of the model that it would have if one were bundled
 K = 20
 ROUNDS = 2
 
 
+@stage(NAME, role=Role.ORDERS)
 class Listwise(Reranker):
-    """Settles the first `k` candidates by a model that reads several at once, in `rounds` of groups that are
+    """Reranks the first `k` candidates by a model that reads several at once, in `rounds` of groups that are
     drawn from `seed`. Candidates beyond stay below, in their order, with scores below zero and below all the
     others.
 
@@ -43,11 +41,12 @@ class Listwise(Reranker):
         listwise(model="models/my-listwise", rounds=3)
     """
 
-    encoder: ListwiseEncoder
+    architectures = ("listwise",)
+    top_option = "k"
 
     def __init__(
         self,
-        model: str = NAME,
+        model: ModelName = NAME,
         k: int = K,
         rounds: int = ROUNDS,
         seed: int = 0,
@@ -55,67 +54,37 @@ class Listwise(Reranker):
         query_limit: int = 62,
         limit: int = 512,
         *,
-        revision: str | None = None,
+        revision: Revision | None = None,
         device: Device = "auto",
         workers: int | None = None,
         cache: str | Path | ScoreCache | None = None,
+        pool: ModelPool | None = None,
     ) -> None:
         if k < 1:
             raise InputError(f"listwise over {k} candidates", remedy="use a k of 1 or more")
         check_rounds(NAME, rounds, seed)
         check_limits(query_limit, limit)
-        encoder = ListwiseEncoder(
-            model, revision=revision, device=device, precision=precision, workers=workers
+        scorer = self.opened(
+            model, pool, revision=revision, device=device, precision=precision, workers=workers
         )
-        super().__init__(encoder, cache)
+        super().__init__(scorer, cache)
         self.k, self.rounds, self.seed = k, rounds, seed
         self.query_limit, self.limit = query_limit, limit
 
-    @property
-    def expression(self) -> Call:
-        return self._call(
-            NAME,
-            [
-                ("model", self.encoder.model, NAME),
-                ("k", self.k, K),
-                ("rounds", self.rounds, ROUNDS),
-                ("seed", self.seed, 0),
-                ("precision", self.encoder.precision, "auto"),
-                ("query_limit", self.query_limit, 62),
-                ("limit", self.limit, 512),
-                ("revision", self.encoder.revision, None),
-            ],
-        )
-
     def inferences(self, candidates: int) -> int:
         """How many groups are read for a query with so many candidates."""
-        return self.rounds * groups_a_round(min(self.k, candidates), self.encoder.lists.texts)
+        return self.rounds * groups_a_round(min(self.k, candidates), self._texts)
 
-    def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
-        inputs, cuts, groups = self._made(rankings)
-        found = self._margins(rankings, inputs, cuts)
-        return [settled(*each) for each in zip(rankings, groups, found, strict=True)]
+    def best(self, ranking: Ranking) -> Ranking:
+        return ranking.head(self.k)
 
-    def _made(self, rankings: Sequence[Ranking]) -> tuple[list[Inputs], list[Truncation], list[Array]]:
-        texts, tokenizer = self.encoder.lists.texts, self.encoder.tokenizer
-        total = min(self.limit, self.encoder.positions)
-        queries = tokenizer.encode([ranking.query.text for ranking in rankings])
-        inputs, cuts, groups = [], [], []
-        for number, ranking in enumerate(rankings):
-            best = ranking.head(self.k)
-            groups.append(drawn_groups(len(best), texts, self.rounds, self.seed))
-            made, cut = templates.listwise(
-                queries.take([number]).ids,
-                texts_of(best, tokenizer, limit=total),
-                groups[-1],
-                tokenizer.special,
-                query_limit=self.query_limit,
-                total_limit=total,
-                segment_types=self.encoder.checkpoint.config.segments,
-            )
-            inputs.append(made)
-            cuts.append(cut)
-        return inputs, cuts, groups
+    def members(self, ranking: Ranking) -> Array:
+        return drawn_groups(len(ranking), self._texts, self.rounds, self.seed)
 
-    def _cached(self, cache: ScoreCache, keys: Sequence[bytes], score: Callable[[Array], Array]) -> Array:
-        return cached_rows(cache, keys, self.encoder.lists.texts, score)
+    def ranked(self, ranking: Ranking, members: Array, scores: Array) -> Ranking:
+        return by_groups(ranking, members, scores)
+
+    @property
+    def _texts(self) -> int:
+        """How many texts an input has room for."""
+        return self.scorer.architecture.shape()[0]

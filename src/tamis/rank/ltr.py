@@ -12,17 +12,21 @@ from typing import get_args
 
 import numpy as np
 
+from tamis.base.arrays import Array
 from tamis.base.errors import InputError
 from tamis.base.nested import parse_json
-from tamis.core.language import Call, Node, Value, parse
+from tamis.core.cost import Step
+from tamis.core.language import Call, Value, parse
+from tamis.core.options import PlainText
 from tamis.core.ranking import Ranking, ScoreKind
-from tamis.core.stage import Stage
+from tamis.core.stage import Role, Stage, stage
 from tamis.index.index import Index
 from tamis.rank.combine import Interpolation, normalised
-from tamis.rank.ltr_features import LEXICAL, NAMED, Feature, Named, columns, weighted
+from tamis.rank.ltr_features import LEXICAL, NAMED, Feature, Named, columns, cost_of, weighted
 from tamis.storage.files import atomic_write, read_text
 
 
+@stage("ltr", role=Role.MIXES)
 class LTR(Stage):
     """Orders candidates by a weighted sum of features.
 
@@ -33,10 +37,12 @@ class LTR(Stage):
     finds the weights, and prints such an expression.
     """
 
+    uses_depth = False
+
     def __init__(
         self,
         *stages: Stage,
-        weights: str | float = "",
+        weights: PlainText | float = "",
         score: float = 0.0,
         length: float = 0.0,
         idf: float = 0.0,
@@ -44,9 +50,9 @@ class LTR(Stage):
         normalise: Interpolation = "minmax",
         index: Index | None = None,
     ) -> None:
-        for stage in stages:
-            if not isinstance(stage, Stage):
-                raise InputError(f"ltr of {stage!r}", remedy="give stages, such as index.ql()")
+        for each in stages:
+            if not isinstance(each, Stage):
+                raise InputError(f"ltr of {each!r}", remedy="give stages, such as index.ql()")
         own = _numbers(weights)
         if len(own) != len(stages):
             raise InputError(
@@ -66,20 +72,19 @@ class LTR(Stage):
             raise InputError(f"{wanting[0]} of ltr needs an index", remedy="give the index to search")
         self.stages, self.normalise, self.index = stages, normalise, index if wanting else None
         self.features: tuple[Feature, ...] = (*stages, *given)
-        self.weights = (*own, *given.values())
+        self.all_weights = (*own, *given.values())
+        self.weights = _written(own)
+        self.score, self.length, self.idf, self.matched = (float(weight) for weight in named.values())
 
     @property
-    def expression(self) -> Call:
-        return _call([stage.expression for stage in self.stages], self.features, self.weights, self.normalise)
+    def searches(self) -> bool:
+        return True  # it may look up the query's terms, which takes as long
 
-    @property
-    def parts(self) -> Sequence[Stage]:
-        return self.stages
+    def cost(self, enter: Array, depth: int | None = None) -> list[Step]:
+        return cost_of(self, enter)
 
-    @property
-    def resources(self) -> str:
-        own = [] if self.index is None else [self.index.fingerprint]
-        return "\n".join([*own, *(stage.resources for stage in self.stages)])
+    def without_scores(self) -> Stage | None:
+        return None
 
     def attach(self, ranking: Ranking) -> Ranking:
         return ranking  # the stages find nothing here
@@ -88,7 +93,7 @@ class LTR(Stage):
         # all of them, whatever the depth: the last may come to the top
         found = columns(rankings, self.features, self.index, self.normalise)
         with np.errstate(over="ignore", invalid="ignore"):  # a score that is no number is refused
-            scores = [normalised(weighted(own, self.weights), "raw") for own in found]
+            scores = [normalised(weighted(own, self.all_weights), "raw") for own in found]
         return [
             ranking.rescored(own, ScoreKind.COMBINED) for ranking, own in zip(rankings, scores, strict=True)
         ]
@@ -114,9 +119,13 @@ class LinearModel:
     def __str__(self) -> str:
         # a feature without weight is none
         left = {name: weight for name, weight in self.weights.items() if weight}
-        nodes = [parse(name) for name in left if name not in NAMED]
-        order = [name for name in left if name not in NAMED] + [name for name in NAMED if name in left]
-        return str(_call(nodes, order, [left[name] for name in order], self.normalise))
+        stages = [name for name in left if name not in NAMED]
+        options: list[tuple[str, Value]] = [(name, left[name]) for name in NAMED if name in left]
+        if stages:
+            options.insert(0, ("weights", _written([left[name] for name in stages])))
+        if self.normalise != "minmax":
+            options.append(("normalise", self.normalise))
+        return str(Call("ltr", tuple(map(parse, stages)), tuple(options)))
 
     def save(self, path: str | Path) -> None:
         """Write it as JSON, with the stage that it is."""
@@ -140,18 +149,9 @@ class LinearModel:
             raise InputError("not a model of ltr", remedy="give a file that it saved", path=path) from error
 
 
-def _call(
-    stages: Sequence[Node], features: Sequence[Feature | str], weights: Sequence[float], normalise: str
-) -> Call:
-    """The expression of features whose stages come first."""
-    own, named = weights[: len(stages)], zip(features[len(stages) :], weights[len(stages) :], strict=True)
-    options: list[tuple[str, Value]] = []
-    if own:
-        options.append(("weights", " ".join(map(str, own)) if len(own) > 1 else own[0]))
-    options += [(str(name), weight) for name, weight in named]
-    if normalise != "minmax":
-        options.append(("normalise", normalise))
-    return Call("ltr", tuple(stages), tuple(options))
+def _written(weights: Sequence[float]) -> str | float:
+    """The weights of stages as an option: a number alone is one."""
+    return weights[0] if len(weights) == 1 else " ".join(map(str, weights))
 
 
 def _numbers(weights: str | float) -> tuple[float, ...]:

@@ -20,11 +20,10 @@ import numpy as np
 from tamis.base.arrays import Array
 from tamis.base.errors import TamisError, UnknownDocumentError
 from tamis.base.interrupt import check
+from tamis.core.cost import Step, around
 from tamis.core.ranking import Ranking, ScoreKind
 from tamis.core.stage import Stage, TopK
-from tamis.index.dependence import SDM
 from tamis.index.index import Index
-from tamis.index.retriever import Retriever
 from tamis.index.score import lucene_idf
 from tamis.rank.combine import Interpolation, normalised
 
@@ -83,33 +82,35 @@ def stage_scores(stage: Stage, rankings: Sequence[Ranking]) -> list[Array]:
     """What a stage thinks of the candidates. A model of the first stage scores them as it does what it finds
     itself, however far down that would be. A candidate that a stage does not return has its lowest score, or
     0 if that is above."""
-    inner = first_stage(stage)
-    found: Sequence[Ranking]
-    if isinstance(inner, Retriever):
-        found = [
-            Retriever(inner.index, inner.model, only=tuple(each.ids), backend=inner.backend).apply(
-                [each], len(each)
-            )[0]
-            for each in rankings
-        ]
-    elif isinstance(inner, SDM):
-        found = [
-            SDM(inner.index, inner.parameters, only=each.ids).apply([each], len(each))[0] for each in rankings
-        ]
-    else:
-        found = stage.apply(rankings)
+    inner = _without_cut(stage)
+    found: list[Ranking] = []
+    for each in rankings:
+        alone = inner.only_among(each.ids)
+        if alone is None:
+            return list(map(_aligned, rankings, stage.apply(rankings)))
+        found += alone.apply([each], len(each))
     return [_aligned(old, new) for old, new in zip(rankings, found, strict=True)]
 
 
-def first_stage(stage: Stage) -> Retriever | SDM | None:
-    """The model of the first stage that a feature is, however many it would keep.
+def cost_of(stage: Stage, enter: Array) -> list[Step]:
+    """Of a stage over features, which keeps the candidates that come in, whatever its stages find: those that
+    search score these only."""
+    none = np.zeros_like(enter)
+    parts = (
+        part.cost(enter) if _without_cut(part).only_among(()) is None else [Step(part, enter, enter, none)]
+        for part in stage.parts
+    )
+    return around(stage, enter, parts, enter)
+
+
+def _without_cut(stage: Stage) -> Stage:
+    """The stage that a feature is, however many it would keep.
 
     >>> from tamis.core.registry import build
-    >>> first_stage(build("normalise % 9")) is None
-    True
+    >>> _without_cut(build("normalise % 9"))
+    normalise
     """
-    inner = stage.stage if isinstance(stage, TopK) else stage
-    return inner if isinstance(inner, Retriever | SDM) else None
+    return stage.stage if isinstance(stage, TopK) else stage
 
 
 def lexical(ranking: Ranking, index: Index) -> dict[Named, Array]:

@@ -23,14 +23,13 @@ import numpy as np
 
 from tamis.base.arrays import Array
 from tamis.base.errors import InputError
-from tamis.core.language import Call, Node, Value
 from tamis.core.ranking import Ranking, ScoreKind, Span, best_first
-from tamis.core.stage import Stage
+from tamis.core.stage import Role, Stage, stage
 from tamis.models.templates import Inputs, Tokenised, Truncation
 from tamis.rank.choose import AMONG, Choice, Lexical, Unread
 from tamis.rank.mono import Mono
 from tamis.rank.reading import Cutting, Read, Reader, Title, Unit, Wanted
-from tamis.rank.reranker import Reranker, shown
+from tamis.rank.reranker import Reranker, to_score
 from tamis.text.segment import Keep, Passage
 
 PASSAGES = 30  # of a document that are read
@@ -92,7 +91,7 @@ def k_max_p(scores: Array, k: int) -> float:
 # ------------------------------------------------------------------------------------------------------------
 
 
-class Scored(NamedTuple):
+class ScoredPassages(NamedTuple):
     """A document's passages and their margins."""
 
     passages: Sequence[Passage]
@@ -103,17 +102,45 @@ class PassageReranker(Reranker):
     """A reranker that reads documents passage by passage, with the model of a pointwise stage."""
 
     def __init__(self, stage: Mono, cutting: Cutting, evidence: int, choice: Choice | None = None) -> None:
-        name = type(self).__name__.lower()
+        name = self.name
         if not isinstance(stage, Mono):
             raise InputError(f"{name} of {stage!r}", remedy=f"give a pointwise stage, as in {name}(mono)")
         if evidence < 0:
             raise InputError(f"{evidence} passages as evidence", remedy="use a whole number of at least 0")
-        super().__init__(stage.encoder, stage.cache)
+        super().__init__(stage.scorer, stage.cache)
         self.stage, self.cutting, self.evidence, self.choice = stage, cutting, evidence, choice
         self._most = cutting.passages if choice is None else choice.passages  # that the model reads
         # how many passages a document has is known when it is cut, but it has one at least
         of_one = max(self._most or 0, self.choosing(1))
         self.counts = "least" if self._most is None else "most" if of_one > 1 else "exact"
+
+    @property
+    def unit(self) -> Unit:
+        return self.cutting.unit
+
+    @property
+    def window(self) -> int | None:
+        return self.cutting.window
+
+    @property
+    def stride(self) -> int | None:
+        return self.cutting.stride
+
+    @property
+    def title(self) -> Title:
+        return self.cutting.title
+
+    @property
+    def passages(self) -> int | None:
+        return self._most
+
+    @property
+    def keep(self) -> Keep:
+        return self.cutting.keep
+
+    @property
+    def seed(self) -> int:
+        return self.cutting.seed
 
     def inferences(self, candidates: int) -> int:
         """How many inputs a query with so many candidates takes at most. How many passages a document has is
@@ -142,7 +169,7 @@ class PassageReranker(Reranker):
     def reader(self) -> Reader:
         """What cuts the documents; it needs the tokenizer."""
         longest = Tokenised.of([[0] * self.stage.query_limit])
-        return Reader(self.cutting, self.encoder.tokenizer, self._room(longest))
+        return Reader(self.cutting, self.scorer.tokenizer, self._room(longest))
 
     def _room(self, query: Tokenised) -> int:
         """How many tokens of a text the model reads beside a query."""
@@ -153,14 +180,14 @@ class PassageReranker(Reranker):
         """Which passages of a ranking's documents are read; None for all."""
         return None
 
-    def _keys(self, ranking: Ranking, inputs: Inputs) -> list[bytes]:
+    def keys(self, ranking: Ranking, inputs: Inputs) -> list[bytes]:
         # the stage's own: what its model has read once, in whichever stage, it need not read again
-        return self.stage._keys(ranking, inputs)
+        return self.stage.keys(ranking, inputs)
 
-    def _scored(self, rankings: Sequence[Ranking]) -> list[list[Scored]]:
+    def _scored(self, rankings: Sequence[Ranking]) -> list[list[ScoredPassages]]:
         """The documents of each ranking, in their order, with the margins of their passages."""
-        queries = self.encoder.tokenizer.encode([ranking.query.text for ranking in rankings])
-        scored: list[list[Scored]] = [[] for _ in rankings]
+        queries = self.scorer.tokenizer.encode([ranking.query.text for ranking in rankings])
+        scored: list[list[ScoredPassages]] = [[] for _ in rankings]
         for cut_up in self._batches(rankings, queries):
             numbers = list(cut_up)
             together = self._chosen(cut_up, [(rankings[number], len(scored[number])) for number in numbers])
@@ -171,11 +198,11 @@ class PassageReranker(Reranker):
                 inputs.append(made)
                 # a query is counted with the first of its documents alone
                 cuts.append(_of_documents(_without_query(cut) if scored[number] else cut, reads))
-            found = self._margins([rankings[number] for number in numbers], inputs, cuts)
+            found = self.margins([rankings[number] for number in numbers], inputs, cuts)
             for number, margins in zip(numbers, found, strict=True):
                 offsets = np.cumsum([len(read.passages) for read in together[number]])
                 each = zip(together[number], np.split(margins, offsets[:-1]), strict=True)
-                scored[number] += [Scored(read.passages, own) for read, own in each]
+                scored[number] += [ScoredPassages(read.passages, own) for read, own in each]
         return scored
 
     def _batches(self, rankings: Sequence[Ranking], queries: Tokenised) -> Iterator[dict[int, list[Read]]]:
@@ -206,14 +233,14 @@ class PassageReranker(Reranker):
         ]
         return dict(zip(together, self.choice.made(unread, self.reader), strict=True))
 
-    def _evident(self, ranking: Ranking, scored: Mapping[str, Scored], depth: int | None) -> Ranking:
+    def _evident(self, ranking: Ranking, scored: Mapping[str, ScoredPassages], depth: int | None) -> Ranking:
         """The ranking with the best passages of those candidates that will be looked at."""
         looked_at = ranking.ids[:depth] if self.evidence else ()
         return replace(
             ranking, evidence={each: self._spans(ranking, each, scored[each]) for each in looked_at}
         )
 
-    def _spans(self, ranking: Ranking, doc_id: str, scored: Scored) -> tuple[Span, ...]:
+    def _spans(self, ranking: Ranking, doc_id: str, scored: ScoredPassages) -> tuple[Span, ...]:
         """The best passages, best first; one that overlaps a better one shows little that is new."""
         best: list[int] = []
         for number in np.argsort(-scored.margins, kind="stable").tolist():
@@ -226,7 +253,7 @@ class PassageReranker(Reranker):
         places: Sequence[Passage] = [scored.passages[number] for number in best]
         if not self.reader.in_text and ranking.texts is not None:
             places = self.reader.characters(ranking.texts.document(doc_id), places)
-        scores = shown(scored.margins[best], self.stage.kind).tolist()
+        scores = to_score(scored.margins[best], self.stage.kind).tolist()
         return tuple(Span(*place, score) for place, score in zip(places, scores, strict=True))
 
 
@@ -260,24 +287,23 @@ class PassageStage(PassageReranker):
     With `choose`, a smaller pointwise stage or a model of the first stage, only the `passages` that it thinks
     most of are read, and the score is made of these. It looks at as many as `among` says, 30 unless told."""
 
-    passages: ClassVar[int | None] = PASSAGES
     of_one: ClassVar[bool] = False  # whether the score is that of one of the passages
 
     def __init__(
         self,
         stage: Mono,
+        choose: Mono | Lexical | None = None,
         window: int | None = None,
         stride: int | None = None,
         unit: Unit = "words",
         title: Title = True,
         passages: int | None = PASSAGES,
+        among: int = AMONG,
         keep: Keep = "first",
         seed: int = 0,
         evidence: int = 3,
-        choose: Mono | Lexical | None = None,
-        among: int = AMONG,
     ) -> None:
-        name = type(self).__name__.lower()
+        name = self.name
         if choose is None and among != AMONG:
             raise InputError(f"{name} with among={among}", remedy="say what chooses, as in choose=bm25")
         choice = None if choose is None else Choice(choose, passages, among, name)
@@ -294,38 +320,26 @@ class PassageStage(PassageReranker):
         return self.stage.kind
 
     @property
-    def expression(self) -> Call:
-        cutting = self.cutting
-        options: list[tuple[str, Node | Value, Value]] = [
-            *self._own_options(),
-            ("choose", None if self.choice is None else self.choice.expression, None),
-            ("window", cutting.window, None),
-            ("stride", cutting.stride, None),
-            ("unit", cutting.unit, "words"),
-            ("title", cutting.title, True),
-            ("passages", self._most, self.passages),
-            ("among", self.choice.among if self.choice else AMONG, AMONG),
-            ("keep", cutting.keep, "first"),
-            ("seed", cutting.seed, 0),
-            ("evidence", self.evidence, 3),
-        ]
-        return replace(self._call(type(self).__name__.lower(), options), arguments=(self.stage.expression,))
+    def choose(self) -> Mono | Lexical | None:
+        return None if self.choice is None else self.choice.by
 
-    def _own_options(self) -> list[tuple[str, Value, Value]]:
-        return []
+    @property
+    def among(self) -> int:
+        return AMONG if self.choice is None else self.choice.among
 
     def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
         found = zip(rankings, self._scored(rankings), strict=True)
         return [self._aggregated(ranking, scored, depth) for ranking, scored in found]
 
-    def _aggregated(self, ranking: Ranking, scored: Sequence[Scored], depth: int | None) -> Ranking:
-        scores = np.array([self.aggregate(shown(each.margins, self.stage.kind)) for each in scored])
+    def _aggregated(self, ranking: Ranking, scored: Sequence[ScoredPassages], depth: int | None) -> Ranking:
+        scores = np.array([self.aggregate(to_score(each.margins, self.stage.kind)) for each in scored])
         # probabilities can be equal where the margins behind them are not
         order_by = np.array([self.aggregate(each.margins) for each in scored]) if self.of_one else scores
         best = ranking.reordered(best_first(order_by, ranking.ids), scores, self.kind)
         return self._evident(best, dict(zip(ranking.ids, scored, strict=True)), depth)
 
 
+@stage("firstp", role=Role.ORDERS)
 class FirstP(PassageStage):
     """The score of a document's first passage, the only one that is read.
 
@@ -333,7 +347,6 @@ class FirstP(PassageStage):
     firstp(mono(model="models/my-model"), window=100)
     """
 
-    passages = 1
     of_one = True
 
     def __init__(
@@ -345,12 +358,13 @@ class FirstP(PassageStage):
         title: Title = True,
         evidence: int = 3,
     ) -> None:
-        super().__init__(stage, window, stride, unit, title, passages=1, evidence=evidence)
+        super().__init__(stage, None, window, stride, unit, title, passages=1, evidence=evidence)
 
     def aggregate(self, scores: Array) -> float:
         return first_p(scores)
 
 
+@stage("maxp", role=Role.ORDERS)
 class MaxP(PassageStage):
     """The score of a document's best passage.
 
@@ -367,6 +381,7 @@ class MaxP(PassageStage):
         return max_p(scores)
 
 
+@stage("sump", role=Role.ORDERS)
 class SumP(PassageStage):
     """The sum of the scores of a document's passages.
 
@@ -380,6 +395,7 @@ class SumP(PassageStage):
         return sum_p(scores)
 
 
+@stage("avgp", role=Role.ORDERS)
 class AvgP(PassageStage):
     """The mean of the scores of a document's passages.
 
@@ -391,6 +407,7 @@ class AvgP(PassageStage):
         return avg_p(scores)
 
 
+@stage("kmaxp", role=Role.ORDERS)
 class KMaxP(PassageStage):
     """The mean of the k highest of the scores of a document's passages.
 
@@ -402,24 +419,21 @@ class KMaxP(PassageStage):
         self,
         stage: Mono,
         k: int = 3,
+        choose: Mono | Lexical | None = None,
         window: int | None = None,
         stride: int | None = None,
         unit: Unit = "words",
         title: Title = True,
         passages: int | None = PASSAGES,
+        among: int = AMONG,
         keep: Keep = "first",
         seed: int = 0,
         evidence: int = 3,
-        choose: Mono | Lexical | None = None,
-        among: int = AMONG,
     ) -> None:
         if k < 1:
             raise InputError(f"the {k} best passages", remedy="use a k of 1 or more")
-        super().__init__(stage, window, stride, unit, title, passages, keep, seed, evidence, choose, among)
+        super().__init__(stage, choose, window, stride, unit, title, passages, among, keep, seed, evidence)
         self.k = k
 
     def aggregate(self, scores: Array) -> float:
         return k_max_p(scores, self.k)
-
-    def _own_options(self) -> list[tuple[str, Value, Value]]:
-        return [("k", self.k, 3)]

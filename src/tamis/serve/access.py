@@ -1,4 +1,4 @@
-"""Who may ask, by which names, how often, and what is written down about it."""
+"""Access control: keys, host names, rates, and the access log."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tamis.serve.rates import Buckets, Rate, address_key, retry_after
 from tamis.serve.record import Record
 
 SINGLE = "api-key"  # the name of the key that comes alone
-#: What a browser needs before it can be asked for a key, and what a supervisor asks.
+#: Routes without a key: the files of the page, and health checks.
 OPEN = frozenset({"/", "/healthz", "/readyz"})
 
 
 @dataclass(slots=True)
 class Access:
-    """What whoever starts a server decides. `local`: it is meant for this machine alone."""
+    """Access settings of a server. `local`: it serves this machine only."""
 
     keys: Keys | None = None
     local: bool = False
@@ -52,19 +52,17 @@ class Access:
         if key is None:
             return problem(
                 401,
-                "this server wants its API key: send the header Authorization: Bearer KEY",
+                "this server requires an API key: send the header Authorization: Bearer KEY",
                 {"www-authenticate": "Bearer"},
             )
         if not key.may(role := required_role(path)):
-            return problem(403, f"the key {key.name} has not the role {role}: use one that has")
+            return problem(403, f"the key {key.name} does not have the role {role}: use one that does")
         return None
 
     def _wrong_name(self, host: str) -> Response | None:
         if self.names:
             if not is_trusted(host, self.names):
-                return problem(
-                    403, "this server is asked for by a name that is not its own: use one of its --host-name"
-                )
+                return problem(403, "the Host header does not name this server: use one of its --host-name")
         # A page from elsewhere could have its own name resolve to 127.0.0.1 (DNS rebinding), and the browsers
         # of its visitors would let it read our answers. A key keeps it out; without one, its name does.
         elif self.keys is None and self.local and not is_local_name(host):
@@ -79,7 +77,7 @@ class Access:
         rate = self.rate if key is None or key.rate is None else key.rate
         if rate is None:
             return None
-        # whoever has no key, or a wrong one, is known by the address: nobody can use up another's share
+        # without a valid key, rates count by address, so that nobody can use up the share of another
         if key is None:
             wait = self.by_address.wait(address_key(client), rate)
         else:
@@ -88,7 +86,7 @@ class Access:
             return None
         return problem(
             429,
-            f"more than {rate.per_second:g} requests a second: ask again when Retry-After says",
+            f"more than {rate.per_second:g} requests per second: retry after the seconds in Retry-After",
             {"retry-after": retry_after(wait)},
         )
 

@@ -1,7 +1,7 @@
-"""The access log: a line of JSON for each request.
+"""The access log: a line of JSON per request.
 
-Lines are written by a thread of their own, so that a slow disk, or a pipe that nobody reads, keeps no request
-waiting. What does not fit into its queue is dropped and counted.
+Lines are written by a thread of their own, so that a slow disk or an unread pipe does not delay requests.
+Lines that do not fit its queue are dropped and counted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOOK = 0.2  # seconds after which an idle log sees that it is to be opened agai
 
 
 class AccessLog:
-    """A file (or `-`, the standard output) that lines are added to. `queries`: also what was searched for.
+    """A file (or `-`, the standard output) to append lines to. `queries`: log the queries too.
 
     >>> log = AccessLog(getfixture("tmp_path") / "access.jsonl")
     >>> log.write({"route": "/search", "status": 200})
@@ -43,7 +43,7 @@ class AccessLog:
         self._thread.start()
 
     def write(self, entry: Mapping[str, Any]) -> None:
-        """Add a line. As ASCII: a line end, or anything else that ends a line for some reader, is escaped."""
+        """Add a line, as ASCII: characters that end a line for any reader are escaped."""
         line = json.dumps(entry, ensure_ascii=True, separators=(",", ":")) + "\n"
         try:
             self._lines.put_nowait(line.encode())
@@ -55,7 +55,7 @@ class AccessLog:
         self._reopen.set()
 
     def close(self) -> None:
-        """Write what is left, if it can be written soon."""
+        """Write the remaining lines, if that is possible soon."""
         try:
             self._lines.put(None, timeout=_LAST_LINES)
         except Full:
@@ -101,5 +101,5 @@ class AccessLog:
         try:
             while line:  # a pipe may take a part
                 line = line[os.write(self._file, line) :]
-        except OSError:  # the disk is full, or nobody reads: answers matter more
+        except OSError:  # the disk is full, or the pipe is not read: responses matter more
             self.dropped += 1

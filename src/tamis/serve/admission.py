@@ -1,7 +1,6 @@
-"""Whether one more request can be served in time beside those that were promised it already.
-
-The model lane does the request whose deadline comes first. If any order keeps all deadlines, that one does
-(Jackson, 1955: scheduling a production line to minimize maximum tardiness), so it is the only one to look at.
+"""Whether one more request can be finished in time beside the accepted ones. The model lane runs the request
+with the earliest deadline first. If any order keeps all deadlines, that one does (Jackson, 1955: scheduling a
+production line to minimize maximum tardiness), so only this order needs checking.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ class Promise(NamedTuple):
 
 
 def fits(free: float, new: Promise, promised: Sequence[Promise]) -> bool:
-    """Whether new work can be done in time, from the moment `free` on, and without a promise being broken for
-    it. A promise that cannot be kept in any case is no reason to refuse.
+    """Whether new work, starting at `free`, can be finished in time without making accepted work late.
+    Accepted work that is late in any case is no reason to refuse.
 
     >>> promised = [Promise(2.0, 1.0), Promise(5.0, 1.0)]
     >>> fits(0.0, Promise(3.0, 2.0), promised), fits(0.0, Promise(3.0, 2.5), promised)

@@ -15,6 +15,8 @@ from tamis.serve.highlight import Marker
 from tamis.serve.job import Done
 from tamis.serve.limits import ANSWER, SHOWN
 from tamis.serve.pipelines import Built
+from tamis.serve.reach import Reach, reach
+from tamis.serve.snippets import snippet
 from tamis.serve.work import Outcome
 
 
@@ -25,16 +27,19 @@ def answer(
     *,
     started: float,
     trace: bool,
+    texts: bool = True,
     sent: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """The answer to a search or a rerank; `sent` are the ids of the client's own documents in
-    their order, where ours are places; `started` is when it came, by the monotonic clock."""
+    """The answer to a search or a rerank, with the documents' `texts` or their snippets alone; `sent` are the
+    ids of the client's own documents in their order, where ours are places; `started` is when it came, by the
+    monotonic clock."""
     ranking = outcome.ranking if k is None else outcome.ranking.head(k)
     return {
         "query": ranking.query.text,
         "pipeline": built.expression,
         "kind": str(ranking.kind),
-        "results": results(ranking, built.index, sent),
+        "results": results(ranking, built.index, sent, texts=texts, reached=reach(outcome.done)),
+        "note": note(ranking, built.index),
         "complete": outcome.complete,
         "finished": outcome.done[-1].step.name,
         "ms": _ms(max(time.monotonic(), outcome.not_before) - started),
@@ -42,10 +47,12 @@ def answer(
     }
 
 
-def streamed(built: Built, outcome: Outcome, k: int | None, *, started: float, trace: bool) -> dict[str, Any]:
-    """The answer after one of the stages of a search, for who has them as they come."""
+def streamed(
+    built: Built, outcome: Outcome, k: int | None, *, started: float, trace: bool, texts: bool
+) -> dict[str, Any]:
+    """The answer after one of the stages of a search, for streams."""
     return {
-        **answer(built, outcome, k, started=started, trace=trace),
+        **answer(built, outcome, k, started=started, trace=trace, texts=texts),
         "after": len(outcome.done),
         "expected": outcome.expected,
         "planned": [step.name for step in outcome.planned],
@@ -63,24 +70,47 @@ def as_json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8")
 
 
-def results(ranking: Ranking, index: Index, sent: Sequence[str] | None) -> list[dict[str, Any]]:
-    """Rank, score and text of each candidate, with the places of the query's words."""
+def note(ranking: Ranking, index: Index) -> str | None:
+    """Why nothing was found, where the query can find nothing; as the command line says it."""
+    if len(ranking) or index.weights(ranking.query.text):
+        return None
+    return f"the query has no terms: the analyzer {index.analyzer.name!r} drops every word of it"
+
+
+def results(
+    ranking: Ranking,
+    index: Index,
+    sent: Sequence[str] | None,
+    *,
+    texts: bool = True,
+    reached: Reach | None = None,
+) -> list[dict[str, Any]]:
+    """Rank, score, snippet and text of each candidate, with the places of the query's words."""
     marker = Marker(index.analyzer, index.weights(ranking.query.text))
     found = []
     shown = shown_of_each(len(ranking))
+    searched = ANSWER // max(len(ranking), 1)
     for hit, document in zip(ranking, _documents(ranking), strict=True):
-        text, title = document.text[:shown], document.title[:shown]
-        found.append(
-            {
-                **_place(hit, sent),
-                "title": title,
-                "text": text,
-                "cut": len(document.text) > shown,
-                "highlights": marker.places(text),
-                "title_highlights": marker.places(title),
-                "evidence": evidence(ranking.evidence.get(hit.id, ()), document.text, len(text)),
-            }
-        )
+        title = document.title[:shown]
+        passages = whole_sentences(document.text, ranking.evidence.get(hit.id, ()))
+        read = reached.of(document, hit.id) if reached and not passages else None
+        part = snippet(document.text, marker, passages=passages, read=read, searched=searched)
+        result: dict[str, Any] = {
+            **_place(hit, sent),
+            "title": title,
+            "title_highlights": marker.places(title),
+            "snippet": part.plain(),
+            "characters": len(document.text),
+            "read": None if reached is None or read is None else {"stage": reached.stage, "characters": read},
+            "evidence": evidence(passages),
+        }
+        text = document.text[:shown] if texts else ""
+        result |= {
+            "text": text if texts else None,
+            "cut": len(document.text) > len(text),
+            "highlights": marker.places(text),
+        }
+        found.append(result)
     return found
 
 
@@ -101,17 +131,13 @@ def _documents(ranking: Ranking) -> Iterator[Document]:
         yield from (ranking.texts.document(doc_id) for doc_id in ranking.ids)
 
 
-def evidence(spans: Sequence[Span], text: str, shown: int) -> list[dict[str, Any]]:
-    """Passages, in whole sentences, as places in the first `shown` characters of a text.
+def evidence(passages: Sequence[Span]) -> list[dict[str, Any]]:
+    """Passages as places in the whole text.
 
-    >>> evidence([Span(2, 6, 0.5), Span(11, 14, 0.25)], "A sieve. A pan.", 5)
-    [{'start': 0, 'end': 5, 'score': 0.5}]
+    >>> evidence([Span(2, 6, 0.5)])
+    [{'start': 2, 'end': 6, 'score': 0.5}]
     """
-    return [
-        {"start": span.start, "end": min(span.stop, shown), "score": span.score}
-        for span in whole_sentences(text, spans)
-        if span.start < shown
-    ]
+    return [{"start": start, "end": stop, "score": score} for start, stop, score in passages]
 
 
 def _stage(done: Done, trace: bool, sent: Sequence[str] | None) -> dict[str, Any]:
@@ -130,7 +156,7 @@ def _stage(done: Done, trace: bool, sent: Sequence[str] | None) -> dict[str, Any
 
 
 def _place(hit: Hit, sent: Sequence[str] | None) -> dict[str, Any]:
-    """Where a document stands, and which it is: of those that a client sends, ids may be alike."""
+    """The rank and position of a document: ids sent by a client may repeat."""
     if sent is None:
         return {"rank": hit.rank, "id": hit.id, "score": hit.score}
     index = int(hit.id)

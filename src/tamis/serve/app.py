@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI, Query
 from fastapi.routing import APIRoute
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.requests import Request
@@ -18,9 +18,12 @@ from tamis.serve import schemas
 from tamis.serve.access import Access
 from tamis.serve.bodies import Bodies
 from tamis.serve.guard import Guard
+from tamis.serve.limits import QUERY
+from tamis.serve.metrics import CONTENT_TYPE
 from tamis.serve.openapi import describe_access
 from tamis.serve.page import PageFiles, page
 from tamis.serve.problems import install, problem
+from tamis.serve.reading import Part
 from tamis.serve.rerank_api import ForeignAnswer, ForeignRequest
 from tamis.serve.service import Answer, Service
 from tamis.serve.streams import EVENTS, EventStream, left, wants_events
@@ -30,14 +33,15 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": schemas.Problem, "description": description}
     for status, description in {
         401: "the API key is missing or wrong",
-        403: "the server is asked for by a name that is not its own, or the key lacks the role",
+        403: "the Host header does not name this server, or the key lacks the role",
         413: "the body is too large",
         422: "the request cannot be carried out",
-        429: "too many requests: come back after `Retry-After` seconds",
-        503: "overloaded: come back after `Retry-After` seconds",
+        429: "too many requests: retry after `Retry-After` seconds",
+        503: "overloaded: retry after `Retry-After` seconds",
     }.items()
 }
-_LEFT = 499  # nobody sees it but who reads /metrics: nginx's number for clients that have left
+_LONGEST = 2**53  # characters: more than any text has
+_LEFT = 499  # seen only in /metrics: nginx's status for clients that have left
 _NO_DOCUMENT: dict[int | str, dict[str, Any]] = {
     404: {"model": schemas.Problem, "description": "the index has no such document"}
 }
@@ -56,7 +60,7 @@ register_url_convertor("exactly", _Exactly())
 
 
 def create_app(service: Service, access: Access | None = None) -> FastAPI:
-    """The server as an ASGI application; `access` says who may ask it (anyone, if left out)."""
+    """The server as an ASGI application; `access` controls access (default: open to all)."""
     access = access or Access()
 
     bodies = Bodies(service.limits)
@@ -115,13 +119,14 @@ def _add_ranking(app: FastAPI, service: Service) -> None:
 
     @app.post("/explain", response_model=schemas.Explanation, responses=_NO_DOCUMENT)
     async def explain(body: schemas.ExplainRequest, request: Request) -> Response:
-        """Say why a document stands where it does."""
+        """Explain the rank of a document."""
         return await _while_wanted(request, _plain(service.explain(body)))
 
     @app.get("/documents", response_model=schemas.StoredDocument, responses=_NO_DOCUMENT)
-    async def document(id: str) -> Response:
-        """A document of the index, whole, by any id: in a path, `.` and `..` would lead elsewhere."""
-        return Response(await service.document(id), media_type="application/json")
+    async def document(id: str, part: Annotated[Part, Depends(_part)]) -> Response:
+        """A document of the index by any id: in a path, `.` and `..` would lead elsewhere. Whole, or the part
+        of its text that is asked for; with a query also the places of its words in the whole text."""
+        return Response(await service.document(id, part), media_type="application/json")
 
     @app.get(
         "/documents/{doc_id:exactly}",
@@ -129,9 +134,18 @@ def _add_ranking(app: FastAPI, service: Service) -> None:
         responses=_NO_DOCUMENT,
         operation_id="document_by_path",
     )
-    async def document_by_path(doc_id: str) -> Response:
-        """A document of the index, whole."""
-        return Response(await service.document(doc_id), media_type="application/json")
+    async def document_by_path(doc_id: str, part: Annotated[Part, Depends(_part)]) -> Response:
+        """A document of the index, as by `/documents?id=`."""
+        return Response(await service.document(doc_id, part), media_type="application/json")
+
+
+def _part(
+    start: Annotated[int, Query(ge=0, le=_LONGEST, description="the first character")] = 0,
+    length: Annotated[int | None, Query(ge=1, le=_LONGEST, description="all if left out")] = None,
+    query: Annotated[str | None, Query(max_length=QUERY, description="find its words in the text")] = None,
+) -> Part:
+    """Which part of a document is wanted."""
+    return Part(start, length, query)
 
 
 def _add_state(app: FastAPI, service: Service) -> None:
@@ -162,9 +176,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Counters and histograms in the text format of Prometheus."""
-        return PlainTextResponse(
-            service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8"
-        )
+        return PlainTextResponse(service.metrics.text(), media_type=CONTENT_TYPE)
 
 
 async def _plain(work: Coroutine[Any, Any, Answer]) -> Response:
@@ -181,7 +193,7 @@ async def _streamed(service: Service, body: schemas.SearchRequest) -> Response:
 
 
 async def _while_wanted(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
-    """The answer; or, when the client leaves, nothing more is done for it."""
+    """The answer; if the client leaves, the work is cancelled."""
     task = asyncio.create_task(work)
     leaving = asyncio.create_task(left(request.receive))
     leaving.add_done_callback(lambda _: task.cancel())

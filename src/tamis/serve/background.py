@@ -9,19 +9,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from tamis.index.index import Index
-from tamis.infer.scorer import CrossEncoder
+from tamis.infer.scorer import Scorer
 
 _LOWEST = 19  # of the system's priorities
 
 
 @contextmanager
-def tokens_in_background(index: Index, encoder: CrossEncoder) -> Iterator[subprocess.Popen[bytes]]:
-    """Meanwhile a process of its own makes the tokens for a model, of documents that lack them: on one core
-    and with the lowest priority, so that answers do not wait for it. What it has finished is used at once;
-    what it has not when the block ends is left for the next time."""
-    command = [sys.executable, "-m", "tamis", "tokens", str(index.path), "--model", encoder.model]
-    if encoder.revision is not None:
-        command += ["--revision", encoder.revision]
+def tokens_in_background(index: Index, scorer: Scorer) -> Iterator[subprocess.Popen[bytes]]:
+    """Within the block, a separate process makes the missing tokens of documents for a model: on one core and
+    with the lowest priority, so that responses do not wait for it. Finished tokens are used at once; the rest
+    is left for the next time."""
+    command = [sys.executable, "-m", "tamis", "tokens", str(index.path), "--model", scorer.model]
+    if scorer.revision is not None:
+        command += ["--revision", scorer.revision]
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

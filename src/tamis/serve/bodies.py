@@ -1,8 +1,7 @@
-"""The bodies of requests: read, counted and parsed before anything is done with them.
-
-What a client sends may be 4 MB of `[0,0,...]`: two million values, each of which would be checked, and be
-an error of its own. So a body is counted before it is parsed, and its lists before they are validated. A long
-body is parsed in a thread, one at a time, so that the other requests do not wait for it.
+"""The bodies of requests: read, counted and parsed before any other work. A client may send 4 MB of
+`[0,0,...]`: two million values, each of which would be checked, and be an error of its own. So a body is
+counted before it is parsed, and its lists before they are validated. A long body is parsed in a thread, one
+at a time, so that the other requests do not wait for it.
 """
 
 from __future__ import annotations
@@ -116,8 +115,8 @@ def parse(body: bytes, candidates: int) -> Any:
 
 
 def too_many(body: bytes, most: int) -> bool:
-    """Whether JSON has more than so many values, by what stands between them and not within strings; it is
-    not parsed, and need not be valid.
+    """Whether JSON has more than `most` values, counted by the separators outside strings; it is not parsed,
+    and need not be valid.
 
     >>> too_many(b'[0,0,0]', 3), too_many(b'["a,b,c",{"d":"e"}]', 4), too_many(b'["","","",""]', 3)
     (False, False, True)

@@ -1,17 +1,13 @@
-"""What a client's pipeline and query may ask of the index: refused before the work begins, by `limits`."""
+"""Limits on the pipeline and query of a client, checked before the work begins; see `limits`."""
 
 from __future__ import annotations
 
 from tamis.base.errors import ExpressionError, InputError
+from tamis.core.options import parameters_of
 from tamis.core.plan import walk
 from tamis.core.stage import Stage
-from tamis.index.dependence import SDM
-from tamis.index.feedback import RM3
 from tamis.index.index import Index
-from tamis.index.retriever import Retriever
-from tamis.rank.groupwise import Groupwise
-from tamis.rank.ltr import LTR
-from tamis.serve.limits import QUERY_TERMS, RM3_DOCS, RM3_TERMS, ROUNDS, SDM_TERMS, SEARCHES
+from tamis.serve.limits import QUERY_TERMS, SEARCHES
 
 _AT_MOST = "this server takes {:,} at most"
 
@@ -26,31 +22,24 @@ def check_stages(stage: Stage) -> None:
     """
     searches = 0
     for part in walk(stage):
-        # ltr and groupwise may look up the query's terms, which takes as long as a search
-        searches += isinstance(part, Retriever | SDM | RM3 | LTR | Groupwise)
-        if isinstance(part, RM3):
-            _check_option(part, "terms", part.terms, RM3_TERMS)
-            _check_option(part, "docs", part.docs, RM3_DOCS)
-        elif isinstance(part, Groupwise):
-            _check_option(part, "rounds", part.rounds, ROUNDS)
+        searches += part.searches
+        for name, option in parameters_of(type(part)).items():
+            most, value = option.at_most, getattr(part, name, None)
+            if most is not None and value is not None and value > most:
+                raise ExpressionError(f"{part} has {name}={value}", remedy=_AT_MOST.format(most))
     if searches > SEARCHES:
         raise ExpressionError(
             f"the pipeline has {searches} stages that search", remedy=_AT_MOST.format(SEARCHES)
         )
 
 
-def _check_option(stage: Stage, name: str, value: int, most: int) -> None:
-    if value > most:
-        raise ExpressionError(f"{stage} has {name}={value}", remedy=_AT_MOST.format(most))
-
-
 def check_query(stage: Stage, index: Index, query: str) -> None:
     """Raise if a query has more terms than the stages may search for."""
-    most = SDM_TERMS if any(isinstance(part, SDM) for part in walk(stage)) else QUERY_TERMS
+    bounded = [(part.query_terms, part.name) for part in walk(stage) if part.query_terms is not None]
+    most, by = min([*bounded, (QUERY_TERMS, "this server")])
     if len(query) <= most:  # a term has one character at least
         return
     if (terms := len(index.analyzer.tokens(query))) > most:
-        by = "sdm" if most == SDM_TERMS else "this server"
         raise InputError(
             f"the query has {terms:,} terms", remedy=f"shorten it: {by} takes {most:,} at most here"
         )

@@ -1,9 +1,9 @@
 """Connections to clients that are too slow, too many, or do not speak HTTP.
 
-Each connection is a file descriptor and some memory, and whoever can reach the port can open one, before any
-key is asked for. So each state of a connection has an end: waiting for a request's head, for its body, for
-the answer, for the client to read it, and for the client to see that the connection is over. uvicorn has that
-for the time between two requests alone.
+Each connection is a file descriptor and some memory, and anyone who can reach the port can open one before a
+key is required. So each state of a connection has a time limit: waiting for the head of a request, for its
+body, for the answer, for the client to read it, and for the client to notice the close. uvicorn limits only
+the time between two requests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _READ_ON = 16_000_000  # bytes that it may send meanwhile
 _RATE = 50_000  # bytes a second that a client must read of its answer, in each SLOW_CLIENT seconds
 _UNREAD = 64_000_000  # bytes of all answers that clients have still to read
 _NEW = 1.0  # seconds for which a connection that waits is not closed in favour of another
-_SPARE = 64  # connections above the most that are told so; more are closed without a word
+_SPARE = 64  # connections above the limit that get a 503; further ones are closed without an answer
 
 _WAITING = ("head", "body", "linger")  # states in which the client must act
 
@@ -64,7 +64,7 @@ class Connection(H11Protocol):
 
     def _too_long(self) -> None:
         if self.state == "head":
-            self._transport.close()  # once the answer before is read, which has a limit of its own
+            self._transport.close()  # once the previous answer is read, which has its own limit
         else:
             self._transport.abort()
 
@@ -82,7 +82,7 @@ class Connection(H11Protocol):
         if hasattr(transport, "max_size"):  # of asyncio's own, without TLS
             transport.max_size = _READ
         super().connection_made(cast(asyncio.Transport, _Closing(transport, self)))
-        # so that we are told whenever something is left to read; not 0: with TLS, that is reached by nothing
+        # so that any unread data triggers the callback; not 0, which TLS never reaches
         transport.set_write_buffer_limits(high=1, low=0)
         self._enter("head")
         self._make_room()
@@ -130,16 +130,16 @@ class Connection(H11Protocol):
         try:
             if self._transport.can_write_eof():
                 self._transport.write_eof()
-        except OSError:  # it has left, and nobody has told us yet
+        except OSError:  # the client has left, without notice so far
             self._transport.abort()
         else:
             self.flow.resume_reading()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(400, "Bad Request", "no HTTP that can be read: send HTTP/1.1, with a shorter head")
+        self._refuse(400, "Bad Request", "not valid HTTP: send HTTP/1.1, with a shorter head")
 
     def _refuse(self, status: int, phrase: str, words: str) -> None:
-        """What is wrong here as everywhere else: as JSON; nothing where an answer has begun."""
+        """Send an error as JSON, as everywhere else; nothing if an answer has begun."""
         cycle = self.cycle
         if cycle is None or cycle.response_complete or not cycle.response_started:
             body = json.dumps({"error": words}).encode()
@@ -152,7 +152,7 @@ class Connection(H11Protocol):
             }
             lines = [f"HTTP/1.1 {status} {phrase}", *(f"{name}: {value}" for name, value in headers.items())]
             self._transport.write("\r\n".join([*lines, "", ""]).encode() + body)
-        if cycle is not None:  # whoever works on the answer is told that nobody waits for it
+        if cycle is not None:  # cancel the work on the answer
             cycle.disconnected = True
             cycle.message_event.set()
         self.close(sending=True)
@@ -160,8 +160,8 @@ class Connection(H11Protocol):
     # -- all together
 
     def _make_room(self) -> None:
-        """Not more connections than descriptors: one of which nothing has come for some time is closed, or
-        else the new one is told to come back."""
+        """Limit connections to the descriptors: close one that has been idle for some time, or refuse the new
+        one with a 503."""
         excess = len(self.connections) - most_connections()
         if excess <= 0:
             return

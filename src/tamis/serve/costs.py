@@ -1,4 +1,4 @@
-"""How long a stage is going to take, by what it has taken lately."""
+"""Estimates of the time of stages, from recent measurements."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
 
-_FORGET = 0.7  # what is left of an estimate after the next measurement
+_FORGET = 0.7  # weight of an estimate after the next measurement
 _TRUSTED = 5.0  # seconds that an estimate holds as it is
 _HALF_LIFE = 60.0  # seconds in which it halves then
 _LATE = 2.0  # times what a call had taken when its time was up: how much was left is not known
@@ -48,7 +48,7 @@ class Costs:
             return work * max(each, default=0.0)
 
     def is_old(self, stage: str) -> bool:
-        """Whether it was not measured for a while, or never: it may be tried, whatever the estimate says."""
+        """Whether it was never measured, or not for a while: it may be tried, whatever the estimate says."""
         with self._lock:
             calls = self._calls.get(stage)
         return calls is None or self._clock() - calls.when >= _TRUSTED
@@ -98,7 +98,7 @@ class _Calls(NamedTuple):
 
 
 def _left(age: float) -> float:
-    """What part of an estimate is left after so many seconds.
+    """The weight of an estimate after some seconds.
 
     >>> _left(1.0), _left(65.0), _left(125.0)
     (1.0, 0.5, 0.25)

@@ -14,7 +14,7 @@ _OF_THE_DEMO = ("q009", "q032", "q088")
 
 
 def example_queries(index: Index, path: Path | None = None) -> list[str]:
-    """The first few of a file; without one, of the bundled collection where the index holds it."""
+    """The first few queries of a file; by default of the bundled collection, if it is indexed."""
     if path is not None:
         return [query.text for query in read_queries(path) if len(query.text) <= QUERY][:_SHOWN]
     if not _is_demo(index):

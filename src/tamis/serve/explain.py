@@ -7,9 +7,9 @@ from dataclasses import asdict
 from typing import Any
 
 from tamis.core.ranking import Hit, Ranking
-from tamis.index.feedback import RM3
+from tamis.core.stage import Role
 from tamis.index.index import TermContribution
-from tamis.index.retriever import Retriever
+from tamis.rank.evidence import whole_sentences
 from tamis.serve.answers import evidence
 from tamis.serve.job import Done
 from tamis.serve.pipelines import Built
@@ -27,7 +27,7 @@ def explanation(built: Built, outcome: Outcome, doc_id: str) -> dict[str, Any]:
         "complete": outcome.complete,
         "stages": [_place(done, doc_id) for done in outcome.done],
         "terms": [asdict(term) for term in terms(outcome.done, doc_id)],
-        "evidence": evidence(last.evidence.get(doc_id, ()), document.text, len(document.text)),
+        "evidence": evidence(whole_sentences(document.text, last.evidence.get(doc_id, ()))),
     }
 
 
@@ -46,17 +46,14 @@ def _find(ranking: Ranking, doc_id: str) -> Hit | None:
     return next((hit for hit in ranking if hit.id == doc_id), None)
 
 
-def terms(done: Sequence[Done], doc_id: str) -> list[TermContribution]:
+def terms(done: Sequence[Done], doc_id: str) -> Sequence[TermContribution]:
     """What each term of the last search adds to the document's score; none where the search is not one of a
     weighted bag of words."""
-    lines: list[TermContribution] = []
+    lines: Sequence[TermContribution] = []
     for place, each in enumerate(done):
+        before = done[place - 1].ranking if place else Ranking(each.ranking.query)
         stage = each.step.stage
-        if isinstance(stage, Retriever):
-            lines = stage.explain(each.ranking.query.text, doc_id)
-        elif isinstance(stage, RM3) and place:
-            before = done[place - 1].ranking
-            if isinstance(before.origin, Retriever):
-                index = before.origin.index
-                lines = index.explain(stage.expand(index, before), before.origin.model, doc_id)
+        found = stage.explain(before, each.ranking, doc_id)
+        if found is not None or stage.role is Role.FINDS:
+            lines = found or []
     return lines

@@ -1,5 +1,5 @@
-"""What stands before every route: who may ask (`Access`), the size of bodies, the headers of answers, the
-counts and the log."""
+"""Middleware around every route: access control (`Access`), the size of bodies, the headers of responses, the
+counters and the log."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Guard:
             await (refusal or self.app)(scope, incoming, answering)
         except Exception:
             _LOG.error("request %s failed:", record.id)  # what failed is logged by the server, next
-            if not status:  # answered here, so that the answer has the headers of all others
+            if not status:  # answered here, so that the response has all headers
                 await bug()(scope, receive, answering)
             raise
         finally:
@@ -74,12 +74,12 @@ class Guard:
         self, scope: Message, record: Record, method: str, status: int, sent: int, seconds: float
     ) -> None:
         route = _route(scope)
-        self.metrics.requests.add(1, route, str(status))
-        self.metrics.latency.add(seconds, route)
+        self.metrics.requests.labels(route, str(status)).inc()
+        self.metrics.latency.labels(route).observe(seconds)
         if self.access.keys is not None:
-            self.metrics.by_key.add(1, record.key or "", str(status))
+            self.metrics.by_key.labels(record.key or "", str(status)).inc()
         if status == 429:
-            self.metrics.limited.add(1)
+            self.metrics.limited.inc()
         if (log := self.access.log) is None:
             return
         entry = {

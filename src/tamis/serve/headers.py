@@ -1,4 +1,4 @@
-"""The headers that every answer has, whatever it is an answer to."""
+"""The headers of every response."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from starlette.datastructures import MutableHeaders
 
 from tamis.serve.hosts import bare_name
 
-#: The page and its parts come from here alone, and nothing else may show it in a frame.
+#: The page loads only from this server, and no other page may frame it.
 SECURITY_HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "

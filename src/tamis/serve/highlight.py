@@ -1,4 +1,4 @@
-"""Where a text has the words of a query."""
+"""The positions of query words in a text."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Marker:
         return found
 
     def _look(self, word: str) -> tuple[tuple[int, int], ...]:
-        # texts have the same words again and again, and stemming one takes longer than finding it here
+        # texts repeat words, and stemming one takes longer than a lookup here
         words = (_kept if len(word) <= _LONGEST_KEPT else _words)(word, self._analyzer)
         return tuple((start, end) for start, end, term in words if term in self._terms)
 

@@ -1,4 +1,4 @@
-"""By which names a server may be asked for."""
+"""The host names that a server answers to."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def bare_name(host: str) -> str:
 
 
 def is_local_name(host: str) -> bool:
-    """Whether a Host header is an address or localhost, which are nobody's to rename.
+    """Whether a Host header is an address or localhost, which DNS rebinding cannot use.
 
     >>> [is_local_name(host) for host in ("127.0.0.1:8000", "[::1]:8000", "localhost", "evil.example:8000")]
     [True, True, True, False]
@@ -49,7 +49,7 @@ def is_trusted(host: str, names: Collection[str]) -> bool:
 
 
 def host_name(text: str) -> str:
-    """A name as it stands in a Host header, without a port.
+    """The name in a Host header, without its port.
 
     >>> host_name("Search.Example")
     'search.example'

@@ -26,7 +26,7 @@ class Done:
 
 
 def _to_nobody() -> None:
-    """The news of a request of which only the end matters."""
+    """The outcome of a request that needs only the last one."""
 
 
 class Job:
@@ -58,7 +58,7 @@ class Job:
 
     @property
     def handed_on(self) -> int:
-        """How many stages have finished of which it is decided whether another follows."""
+        """The number of finished stages after which the next step is decided."""
         return max(self._handed_on, default=0)
 
     @property
@@ -68,11 +68,11 @@ class Job:
 
     @property
     def abandoned(self) -> bool:
-        """Whether nobody waits for it any more."""
+        """Whether the client no longer waits for it."""
         return self.future.cancelled() or time.monotonic() >= self.deadline
 
     def hand_on_to(self, to: Callable[[Job], None]) -> None:
-        """Give it to whoever carries on after the stage that has just finished, and tell of it."""
+        """Pass it on after a finished stage, and report the ranking."""
         count = len(self.done)
         to(self)
         self._handed_on.append(count)

@@ -1,4 +1,4 @@
-"""API keys: what each is called, what it may be used for, and how often."""
+"""API keys: their names, roles and rates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tamis.serve.rates import Rate
 from tamis.storage.files import read_text
 
 SHORTEST = 16  # characters of a key
-MOST = 1_000  # keys of a file: every request is compared with all of them
+MOST = 1_000  # most keys of a file: every request is compared with all of them
 ROLES = ("search", "rerank", "metrics")
 ALL = "all"
 
@@ -111,8 +111,8 @@ class Keys:
 
 
 def read_keys(path: Path) -> Keys:
-    """The keys of a TOML file: a table `[[key]]` for each, with `name`, `sha256` (or `key`), `roles` and, if
-    it has limits of its own, `rate` and `burst`."""
+    """The keys of a TOML file: a table `[[key]]` for each, with `name`, `sha256` (or `key`), `roles` and,
+    optionally, its own `rate` and `burst`."""
     try:
         content = tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError as error:
@@ -136,12 +136,15 @@ def _key(path: Path, number: int, table: dict[str, Any]) -> Key:
         return InputError(f"key {number}: {problem}", path=path, remedy=remedy)  # never what the key is
 
     if unknown := sorted(set(table) - set(_FIELDS)):
-        raise wrong(f"there is no field {unknown[0]!r}", f"use {', '.join(_FIELDS)}")
+        raise wrong(f"{unknown[0]!r} is not a field", f"use {', '.join(_FIELDS)}")
     name = table.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise wrong("no name that can be used", "use 1 to 64 of A-Z a-z 0-9 . _ -")
+        raise wrong("not a valid name", "use 1 to 64 of A-Z a-z 0-9 . _ -")
     if ("key" in table) == ("sha256" in table):
-        raise wrong("not one of key and sha256", "give the sha256 (see tamis serve --hash-key)")
+        raise wrong(
+            "neither or both of key and sha256",
+            "give one of them, best the sha256 (see tamis serve --hash-key)",
+        )
     if "sha256" in table:
         digest = table["sha256"]
         if not isinstance(digest, str) or not _DIGEST.fullmatch(digest.lower()):
@@ -153,7 +156,7 @@ def _key(path: Path, number: int, table: dict[str, Any]) -> Key:
         secret = digest_of(table["key"])
     roles = table.get("roles")
     if not isinstance(roles, list) or not roles or not all(role in (*ROLES, ALL) for role in roles):
-        raise wrong("no roles that can be used", f"give a list of {', '.join(ROLES)} or {ALL}")
+        raise wrong("not a valid list of roles", f"give a list of {', '.join(ROLES)} or {ALL}")
     return Key(name, secret, frozenset(roles), _rate(table, wrong))
 
 
@@ -169,7 +172,7 @@ def _rate(table: dict[str, Any], wrong: Any) -> Rate | None:
 
 
 def weakness(key: object) -> str:
-    """What is wrong with a key, or nothing.
+    """The problem with a key, or None.
 
     >>> weakness("0123456789abcdef"), weakness("s3cret")
     ('', 'the key is shorter than 16 characters')

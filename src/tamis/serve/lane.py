@@ -13,9 +13,10 @@ import numpy as np
 
 from tamis.base.arrays import Array
 from tamis.base.interrupt import interruptible
-from tamis.index.retriever import DEPTH
+from tamis.core.cost import DEPTH
+from tamis.core.ledger import ledger
+from tamis.core.stage import applied
 from tamis.infer.scorer import Tally
-from tamis.rank.reranker import ledger
 from tamis.serve.admission import Promise, fits, wait_until_it_fits
 from tamis.serve.costs import Costs
 from tamis.serve.job import Done, Job
@@ -104,7 +105,8 @@ class Lane(threading.Thread):
             if job.granted.get(self.name, 0) <= len(job.done):
                 job.granted[self.name] = self._agreed(job)
                 self._admitted.add(job)
-                self._metrics.admission.add(1, self.name.removeprefix("tamis-"), _outcome(job, self.name))
+                lane = self.name.removeprefix("tamis-")
+                self._metrics.admission.labels(lane, _outcome(job, self.name)).inc()
             if admitted := job.granted[self.name] > len(job.done):
                 self._waiting.append(job)
                 self._changed.notify()
@@ -308,7 +310,7 @@ class Lane(threading.Thread):
         """Who could no longer be served in time need not wait until the time is up; if that is all of them,
         the one with the most time is tried."""
         waiting = [job for job in self._waiting if not job.abandoned]
-        self._metrics.dropped.add(len(self._waiting) - len(waiting), "waiting")
+        self._metrics.dropped.labels("waiting").inc(len(self._waiting) - len(waiting))
         still = [job for job in waiting if self._can_start(job, STARTING)]
         if waiting and not still:
             most = max(waiting, key=lambda job: job.deadline)
@@ -355,17 +357,16 @@ class Lane(threading.Thread):
         try:
             for model in models:
                 model.prepare()
-                model.encoder.engine.check = call.check
             call.check()  # a model may have taken long to load
             loaded = time.monotonic()
             with ledger() as work_done, interruptible(call.check, call.waiting()):
-                rankings = first.stage.apply([job.ranking for job in batch], depth)
+                rankings = applied(first.stage, [job.ranking for job in batch], depth)
         except Abandoned:
             if loaded is not None:
                 now = time.monotonic()
                 late = any(now >= job.deadline for job in batch)  # or else the clients have left
                 self._costs.learn_unfinished(first.key, work, now - loaded, late=late)
-            self._metrics.dropped.add(len(batch), "running")
+            self._metrics.dropped.labels("running").inc(len(batch))
             return
         except Exception as error:
             if len(batch) == 1:
@@ -391,16 +392,16 @@ class Lane(threading.Thread):
             whole = ranking if models else kept
             job.done.append(Done(step, kept, whole, now - started, waited, sum(own, start=Tally())))
             job.ranking, job.since = kept, now
-            self._metrics.waits.add(waited, name)
+            self._metrics.waits.labels(name).observe(waited)
             job.hand_on_to(self._then)
 
     def _count(self, name: str, requests: int, seconds: float, tally: Tally) -> None:
-        self._metrics.stages.add(seconds, name)
-        self._metrics.batches.add(requests, name)
+        self._metrics.stages.labels(name).observe(seconds)
+        self._metrics.batches.labels(name).observe(requests)
         if tally.inferences or tally.cached:
-            self._metrics.inferences.add(tally.inferences, name)
-            self._metrics.cached.add(tally.cached, name)
-            self._metrics.truncated.add(tally.truncation.texts_cut, name)
+            self._metrics.inferences.labels(name).inc(tally.inferences)
+            self._metrics.cached.labels(name).inc(tally.cached)
+            self._metrics.truncated.labels(name).inc(tally.truncation.texts_cut)
 
 
 def _outcome(job: Job, lane: str) -> str:

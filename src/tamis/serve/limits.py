@@ -1,20 +1,23 @@
-"""What a server takes on: everything a client can make large has a bound here."""
+"""Limits of a server: everything that a client can make large has a bound here."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tamis.index.dependence import MOST_TERMS as SDM_TERMS
+from tamis.index.feedback import MOST_DOCS as RM3_DOCS
+from tamis.index.feedback import MOST_TERMS as RM3_TERMS
+from tamis.rank.groupwise import MOST_ROUNDS as ROUNDS
+
 QUERY = 2_000  # characters of a query,
 QUERY_TERMS = 512  # and terms: the words that are left after analysis
-SDM_TERMS = 100  # the same for sdm, which counts each two neighbours twice
 PIPELINE = 1_000  # characters of a pipeline
 SEARCHES = 10  # stages of a pipeline that search, or look up terms for candidates
-RM3_TERMS = 100  # that a query is expanded with,
-RM3_DOCS = 100  # and documents that they are taken from, which are analysed for it
-ROUNDS = 100  # of groupwise
 RESULTS = 1_000  # results of one answer
 TEXT = 200_000  # characters of a document that a client sends
 SHOWN = 20_000  # characters of a document in an answer; GET /documents gives it whole
+MATCHED = 5_000_000  # characters of a document in which GET /documents finds the words of a query,
+MATCHES = 10_000  # and how many of them it gives
 ANSWER = 500_000  # characters of all documents in an answer, shared alike
 IDENTITY = 1_000  # characters of an id that a client sends
 VALUES = 100_000  # in a body: numbers, texts, lists, objects
@@ -25,14 +28,14 @@ SLOW_CLIENT = 30.0  # seconds for the head of a request, for its body, and until
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What whoever starts a server decides.
+    """The limits set on the command line.
 
     >>> Limits(candidates=200).shown()["candidates"]
     200
     """
 
     deadline: float = 2.0  # seconds, for requests that do not say
-    queue: int = 64  # requests in work; the next is told to come back
+    queue: int = 64  # requests in progress; the next gets a 503
     candidates: int = 1_000  # that a stage may keep, or a client send
     inferences: int = 30_000  # of one request: duo over k candidates takes k(k - 1)
     body: int = 4_000_000  # bytes

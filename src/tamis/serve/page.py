@@ -20,7 +20,7 @@ _TYPES = {
     ".woff2": "font/woff2",
     ".txt": "text/plain; charset=utf-8",
 }
-_FRESH = {"cache-control": "no-cache"}  # asked for again each time, and not sent again if unchanged
+_FRESH = {"cache-control": "no-cache"}  # revalidated each time, and not sent again if unchanged
 
 
 class PageFiles(StaticFiles):

@@ -11,33 +11,30 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tamis.base.errors import ExpressionError, InputError, TamisError
-from tamis.core.language import Call, Keep, Node, Then, calls, keep, parse, then
+from tamis.core.cost import DEPTH
+from tamis.core.executor import steps
+from tamis.core.language import Call, Keep, Node, Then, keep, parse, then
+from tamis.core.model_stage import ModelStage
 from tamis.core.plan import plan, rerankers, walk
-from tamis.core.registry import SEARCHING, build, check_searches, searches
+from tamis.core.pool import ModelPool, shared
+from tamis.core.registry import build, check_searches, is_known, role_of, searches
 from tamis.core.runtime import Runtime
-from tamis.core.stage import Pipeline, Stage, TopK
+from tamis.core.stage import Pipeline, Role, Stage
 from tamis.index.index import Index
-from tamis.index.retriever import DEPTH
-from tamis.infer.scorer import CrossEncoder, bundled_models
-from tamis.rank.groupwise import NAME as GROUPWISE
-from tamis.rank.groupwise import Groupwise
-from tamis.rank.passage import PassageReranker
-from tamis.rank.reranker import Reranker
+from tamis.models.bundled import bundled_models
 from tamis.serve.bounds import check_stages
 from tamis.serve.limits import Limits
-from tamis.serve.models import Named, models_named, stage_of
+from tamis.serve.models import Named, models_named, stage_for, stage_of, what_is_named
 
 _LOG = logging.getLogger("tamis.serve")
 _REMEMBERED = 64  # pipelines that are kept built
 _IN_MEMORY = 8  # models, beside those of the server's own pipelines
 _LOOK_EVERY = 0.2  # seconds between looks at the index's manifest
-#: Stages that do something with the scores that candidates come with.
-ON_SCORES = frozenset({"interpolate", "normalise", "ltr", "groupwise"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +46,7 @@ class Step:
     stage: Stage  # without the cut, so that requests with different cuts can share a call
     key: str  # the same for stages that take the same time
     k: int | None
-    models: tuple[Reranker, ...]
+    models: tuple[ModelStage, ...]
 
     def work(self, candidates: int) -> int:
         """What its time is in proportion to: the inputs that its models read."""
@@ -81,24 +78,32 @@ class Pipelines:
         models: Iterable[str] = (),
     ) -> None:
         self.limits = limits or Limits()
-        self._runtime = runtime or Runtime()
+        # one copy of a model in memory, however many pipelines name it; and not every precision and form of
+        # every model, however many clients ask for. Those of the server's own pipelines stay.
+        self._pool = ModelPool(most=_IN_MEMORY)
+        self._runtime = shared(replace(runtime or Runtime(), pool=self._pool))
+        self._own_runtime = replace(self._runtime, pool=self._pool.pinned)
         self._default = parse(default)
-        self._encoders: OrderedDict[tuple[object, ...], CrossEncoder] = OrderedDict()
         self._lock = threading.Lock()
         self._index = index
         self._stamp = _stamp(index.path)
         self._looked = 0.0
         self._built: OrderedDict[tuple[str, bool], Built] = OrderedDict()
         self._own_built: dict[bool, Built] = {}  # of the pipelines that a request need not name
-        self._pinned: set[tuple[object, ...]] = set()  # the encoders of those
         # whoever starts the server may name any model, and whoever asks it may name those
-        own = build(self._default, index, self._runtime)
-        _read_files(own)
-        named = {(each.model, each.revision) for each in models_named(self._default)}
-        named |= {(name, None) for name in (*bundled_models(), *models)}
-        self._models = {each: stage_of(*each) for each in sorted(named, key=str)}
+        own = build(self._default, index, self._own_runtime)
+        own.read_files()
+        named = list(models_named(self._default))
+        self._own_texts = {each for each in named if each.names is None}
+        own_models = {
+            (each.model, each.revision): stage_for(each) for each in named if each.names is not None
+        }
+        others = {(name, None) for name in (*bundled_models(), *models)} - own_models.keys()
+        found = own_models | {each: stage_of(*each) for each in others}
+        self._models = {each: found[each] for each in sorted(found, key=str)}
         self._whole_documents = any(map(_reads_all, rerankers(own)))
-        self.reranking = _without_search(self._default) or Call("mono")
+        given = without_search(own)
+        self.reranking = Call("mono") if given is None else given.expression
 
     @property
     def index(self) -> Index:
@@ -141,7 +146,7 @@ class Pipelines:
             return self._build(self._default, index)
         except TamisError as error:
             _LOG.error(
-                "the index has changed, and %s cannot run over it (%s): its last state is served",
+                "the index has changed, and %s cannot run over it (%s): the previous state is served",
                 self._default,
                 error,
             )
@@ -179,7 +184,8 @@ class Pipelines:
         found = searches(node)
         if found and not searching:
             raise ExpressionError(
-                f"{found[0]} searches, and the candidates are given", remedy="leave it out of the pipeline"
+                f"{found[0]} searches, but the request has the candidates",
+                remedy="leave it out of the pipeline",
             )
         if searching:
             check_searches(node)
@@ -187,13 +193,15 @@ class Pipelines:
         node = self._within(node)
         for each in models_named(node):  # before stages are made of it, which might look at a path
             self._check_named(each)
-        stage = build(node, index if searching else None, self._runtime)
+        dropped = self._pool.dropped
+        stage = build(node, index if searching else None, self._own_runtime if own else self._runtime)
+        if self._pool.dropped != dropped:
+            self._built.clear()  # they may hold what was dropped
         if not own:  # whoever starts the server may have more
             check_stages(stage)
-        _read_files(stage)
+        stage.read_files()
         for model in rerankers(stage):
             self._check_passages(model)
-            self._share(model, pin=own)
         if searching:
             self.check_inferences(stage, 0)
         return Built(index, stage, tuple(_steps(stage)))
@@ -220,13 +228,22 @@ class Pipelines:
             return keep(self._within(node.stage), node.k)
         arguments = tuple(self._within(each) if isinstance(each, Node) else each for each in node.arguments)
         inside = Call(node.name, arguments, node.options)
-        return keep(inside, most) if node.name in SEARCHING and most < DEPTH else inside
+        return (
+            keep(inside, most)
+            if most < DEPTH and is_known(node.name) and role_of(node.name) is Role.FINDS
+            else inside
+        )
 
     def _check_named(self, named: Named) -> None:
+        if named.names is None:  # nobody says what it names: then it may be any file
+            if named not in self._own_texts:
+                raise ExpressionError(
+                    f"this server lets no client choose {named.option} of {named.stage}, here {named}",
+                    remedy="leave it to the server's own pipeline, or mark the option (`tamis.core.options`)",
+                )
+            return
         # the models of groupwise are files and those of the others are not: `mono` is no file of that name
-        usable = [
-            each for each, stage in self._models.items() if (stage == GROUPWISE) == (named.stage == GROUPWISE)
-        ]
+        usable = [each for each, stage in self._models.items() if what_is_named(stage) is named.names]
         if (named.model, named.revision) not in usable:
             words = (f"{model} of revision {revision}" if revision else model for model, revision in usable)
             raise ExpressionError(
@@ -234,28 +251,11 @@ class Pipelines:
                 remedy=f"use {', '.join(words) or f'a pipeline without {named.stage}'}",
             )
 
-    def _check_passages(self, model: Reranker) -> None:
+    def _check_passages(self, model: ModelStage) -> None:
         if _reads_all(model) and not self._whole_documents:
             raise ExpressionError(
-                f"{model} reads passages without number", remedy="give it one, as in passages=30"
+                f"{model} reads any number of passages", remedy="set a limit, as in passages=30"
             )
-
-    def _share(self, model: Reranker, *, pin: bool) -> None:
-        """One copy of a model in memory, however many pipelines name it; and not every precision and form of
-        every model, however many clients ask for. Those of the server's own pipelines stay."""
-        own = model.encoder
-        key = (type(own), own.model, own.revision, own.form, own.precision)
-        if pin:
-            self._pinned.add(key)
-        shared = self._encoders.setdefault(key, own)
-        self._encoders.move_to_end(key)
-        model.encoder = shared
-        if isinstance(model, PassageReranker):
-            model.stage.encoder = shared
-        others = [each for each in self._encoders if each not in self._pinned]
-        if len(others) > _IN_MEMORY:
-            del self._encoders[others[0]]
-            self._built.clear()  # they may hold what was dropped
 
 
 def _stamp(folder: Path) -> tuple[int, int, int] | None:
@@ -267,68 +267,45 @@ def _stamp(folder: Path) -> tuple[int, int, int] | None:
     return found.st_mtime_ns, found.st_ino, found.st_size
 
 
-def _read_files(stage: Stage) -> None:
-    """Read what stages read when they are first used, so that no search waits for it, or fails."""
-    for part in walk(stage):
-        if isinstance(part, Groupwise):
-            _ = part.model
-
-
-def _reads_all(model: Reranker) -> bool:
+def _reads_all(model: ModelStage) -> bool:
     """Whether a long text becomes any number of passages, so that a small request takes much memory."""
-    return isinstance(model, PassageReranker) and model.cutting.passages is None
+    return model.counts == "least"
 
 
-def _without_search(node: Node) -> Node | None:
+def without_search(stage: Stage) -> Stage | None:
     """What is left of a pipeline for candidates that are given; its cuts too are for what is searched, and
-    what works on the search's scores has none to work on. A `mono` that chooses for the next one is left out:
-    whoever sends a hundred texts wants to hear of all of them.
+    what works on the search's scores has none to work on. A stage like `mono` that chooses for the next one
+    is left out: whoever sends a hundred texts wants to hear of all of them.
 
-    >>> str(_without_search(parse("bm25 % 100 >> rm3 % 50 >> mono % 20 >> duo % 5")))
-    'mono % 20 >> duo'
-    >>> str(_without_search(parse("bm25 % 100 >> normalise >> interpolate(mono)")))
-    'mono'
-    >>> str(_without_search(parse("bm25 % 100 >> fuse(mono(model=mono-tiny)) % 20 >> mono")))
-    'mono'
+    >>> without_search(build("rm3 % 50 >> mono % 20 >> duo % 5"))
+    mono % 20 >> duo
+    >>> without_search(build("rm3 % 100 >> normalise >> interpolate(mono)"))
+    mono
+    >>> without_search(build("rm3 % 100 >> fuse(mono(model=mono-tiny)) % 20 >> mono"))
+    mono
     """
-    stages = node.stages if isinstance(node, Then) else (node,)
-    left: list[Node] = [each for each in stages if not searches(each)]
-    while len(left) > 1 and _reads_single_texts(left[0]) and next(calls(left[1])).name == "mono":
+    left = [each for each in steps(stage) if all(part.role is not Role.FINDS for part in walk(each.whole))]
+    while len(left) > 1 and left[0].stage.pointwise and _is_pointwise(left[1].stage):
         del left[0]
-    while left and ((first := next(calls(left[0]))).name in ON_SCORES or _fuses_one(first)):
-        left[:1] = _mixed_in(left[0], first)
+    while left and (rest := left[0].stage.without_scores()) is not left[0].stage:
+        if rest is None:
+            del left[0]
+        else:
+            left[:1] = steps(rest if left[0].k is None else rest % left[0].k)
     if not left:
         return None
-    if isinstance(left[-1], Keep):
-        left[-1] = left[-1].stage
-    return then(*left)
+    return Pipeline([*(each.whole for each in left[:-1]), left[-1].stage]) if len(left) > 1 else left[0].stage
 
 
-def _mixed_in(node: Node, call: Call) -> Sequence[Node]:
-    """The stages that are mixed with the search's ranking, where there is none to mix them with."""
-    if call.name != "interpolate" and not _fuses_one(call):
-        return ()
-    (inner,) = (each for each in call.arguments if isinstance(each, Node))
-    inner = keep(inner, node.k) if isinstance(node, Keep) else inner
-    return inner.stages if isinstance(inner, Then) else (inner,)
-
-
-def _reads_single_texts(node: Node) -> bool:
-    """Whether it is a `mono`, by itself or fused with the ranking that comes in."""
-    stages = list(calls(node))
-    return stages[0].name == "mono" or (_fuses_one(stages[0]) and stages[1].name == "mono")
-
-
-def _fuses_one(call: Call) -> bool:
-    """Whether it fuses a single stage with the ranking that comes in."""
-    return call.name == "fuse" and sum(isinstance(each, Node) for each in call.arguments) == 1
+def _is_pointwise(stage: Stage) -> bool:
+    """Whether it scores all candidates anew, and does not fuse its ranking with the one that comes in."""
+    return stage.pointwise and stage.without_scores() is stage
 
 
 def _steps(stage: Stage) -> Iterator[Step]:
-    for each in stage.stages if isinstance(stage, Pipeline) else (stage,):
-        inner, k = (each.stage, each.k) if isinstance(each, TopK) else (each, None)
+    for whole, inner, k in steps(stage):
         name = inner.expression.name if isinstance(inner.expression, Call) else "pipeline"
-        yield Step(name, repr(each), inner, repr(inner), k, tuple(rerankers(inner)))
+        yield Step(name, repr(whole), inner, repr(inner), k, tuple(rerankers(inner)))
 
 
 def reload_or_keep(pipelines: Pipelines) -> str:

@@ -1,4 +1,4 @@
-"""Errors as answers: `{"error": "what is wrong: the remedy"}` with the status that fits."""
+"""Errors as answers: `{"error": "what is wrong: the remedy"}` with the matching status."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NOT_DOCUMENT = "{where}: give a text, or an object with a text: see /openapi.js
 #: pydantic's kinds of error, as far as the shapes of requests can have them.
 _WORDS = {
     "missing": "{where} is missing: send it (see /openapi.json)",
-    "extra_forbidden": "{where}: there is no such field: see /openapi.json",
+    "extra_forbidden": "{where} is not a known field: see /openapi.json",
     "string_type": "{where} is not a text: send one, in quotes",
     "string_unicode": "{where} holds half a character (a lone surrogate): send whole ones, as UTF-8",
     "string_too_short": "{where} is empty: write something",  # every text that has a least length has 1
@@ -52,7 +52,7 @@ _WORDS_FOR_NULL = {
 
 
 def problem(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """One line, whatever the message had, and the id of the request, by which the log knows it."""
+    """The message in one line, and the id of the request, as in the log."""
     answer = {"error": " ".join(message.split())}
     if (doc_id := request_id()) is not None:
         answer["request_id"] = doc_id
@@ -60,13 +60,13 @@ def problem(status: int, message: str, headers: Mapping[str, str] | None = None)
 
 
 def bug() -> JSONResponse:
-    """The answer to an error that nobody thought of."""
-    words = "something went wrong in the server: its log says what"
-    return problem(500, words, {"connection": "close"})  # uvicorn closes it, whatever we say
+    """The answer to an unexpected error."""
+    words = "internal error: see the log of the server"
+    return problem(500, words, {"connection": "close"})  # uvicorn closes it in any case
 
 
 def install(app: FastAPI) -> None:
-    """Have every error answered alike."""
+    """Answer all errors in the same way."""
 
     @app.exception_handler(TamisError)
     async def on_own(request: Request, error: TamisError) -> Response:
@@ -78,7 +78,10 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def on_http(request: Request, error: HTTPException) -> Response:
-        remedies = {404: "see /openapi.json for what there is", 405: "see /openapi.json for the right method"}
+        remedies = {
+            404: "see /openapi.json for the paths that exist",
+            405: "see /openapi.json for the right method",
+        }
         default = error.detail in ("Not Found", "Method Not Allowed")
         message = f"{error.detail}: {remedies[error.status_code]}" if default else error.detail
         if error.status_code == 400:  # the framework's, where what parses the body raises
@@ -91,12 +94,12 @@ def install(app: FastAPI) -> None:
 
 
 def _unparsed(cause: BaseException | None) -> str:
-    """What is wrong with a body that is not even wrong JSON."""
+    """The problem with a body that cannot be parsed at all."""
     if isinstance(cause, UnicodeDecodeError):
         return f"the body is not UTF-8 (byte {cause.object[cause.start]:#04x}): send JSON as UTF-8"
     if isinstance(cause, ValueError):  # of Python's int, which takes 4,300 digits
         return "the body holds a number of thousands of digits: send a shorter one"
-    return "the body cannot be parsed: send a JSON object, not nested deeper than it must be"
+    return "the body cannot be parsed: send a JSON object with less nesting"
 
 
 def problem_of(error: TamisError) -> JSONResponse:
@@ -132,9 +135,9 @@ def in_words(error: Mapping[str, Any]) -> str:
     if len(error["loc"]) == 1 and kind != "string_unicode":  # that one is of a field's name
         if kind == "missing":
             return "the body is missing: send a JSON object, with the header content-type: application/json"
-        # most often curl without a header: what is sent is JSON, and arrives as bytes
+        # usually curl without the header: the body is JSON, and arrives as bytes
         return "the body is not a JSON object: send one, with the header content-type: application/json"
-    words = _WORDS.get(kind, "{where} is not what it should be ({msg}): see /openapi.json")
+    words = _WORDS.get(kind, "{where} is not valid ({msg}): see /openapi.json")
     if error.get("input", "") is None:
         words = _WORDS_FOR_NULL.get(kind, words)
     return words.format(where=where or "the body", msg=error["msg"], **ctx)

@@ -1,4 +1,4 @@
-"""How often a client may ask: a token bucket for each."""
+"""Rate limits: a token bucket per client."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-CLIENTS = 10_000  # buckets that are kept: who did not ask for longest is forgotten first
+CLIENTS = 10_000  # most buckets kept: the least recently used is dropped first
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Rate:
 
 
 class Buckets:
-    """The buckets of all clients, of which at most `clients` are kept.
+    """The buckets of the clients, at most `clients` of them.
 
     >>> now = 0.0
     >>> buckets = Buckets(clock=lambda: now)
@@ -48,7 +48,7 @@ class Buckets:
         return len(self._buckets)
 
     def wait(self, client: str, rate: Rate) -> float:
-        """0 if the client may ask now, which takes a token; else the seconds until it may."""
+        """0 if a request is allowed now, which takes a token; else the seconds to wait."""
         now = self._clock()
         tokens, before = self._buckets.pop(client, (rate.burst, now))
         tokens = min(rate.burst, tokens + (now - before) * rate.per_second)
@@ -69,7 +69,7 @@ def retry_after(wait: float) -> str:
 
 
 def address_key(address: str) -> str:
-    """What stands for a client's address: of IPv6 the first 64 bits, since one client has all the others.
+    """The key for a client address: for IPv6 the first 64 bits, since one client controls the rest.
 
     >>> address_key("203.0.113.7"), address_key("2001:db8::1") == address_key("2001:db8::2")
     ('203.0.113.7', True)

@@ -1,4 +1,4 @@
-"""What is known of the request that is being answered: for the log, the metrics and the answers to errors."""
+"""The record of the current request, for the log, the metrics and error responses."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def request_id() -> str | None:
 
 
 def remember(*, pipeline: str | None = None, query: str | None = None) -> None:
-    """Tell the log what the request asks for. A pipeline is as we print it, and not as it was sent."""
+    """Record the query and pipeline for the log. The pipeline is in its printed form, not as it was sent."""
     if (record := _CURRENT.get()) is not None:
         record.pipeline = pipeline or record.pipeline
         record.query = query or record.query
 
 
 def valid_id(sent: list[str]) -> str:
-    """The id that a client or a proxy gave the request, if it can stand in a log; else a new one.
+    """The request id from the client or a proxy, if it is safe in a log; else a new one.
 
     >>> valid_id(["job-17.3"])
     'job-17.3'

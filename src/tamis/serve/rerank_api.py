@@ -1,8 +1,7 @@
-"""The rerank API that Cohere's and Jina's clients speak, v1 and v2.
+"""The rerank API of Cohere's and Jina's clients, v1 and v2.
 
-A client of theirs sends fields that mean nothing here: they are ignored, as an API of the network ignores
-them. `model` is taken at its word where this server has a model of that name; else the server's own pipeline
-answers, and the answer says which.
+Such a client sends fields that have no meaning here: they are ignored. `model` is used if this server has a
+model of that name; else the server's own pipeline answers, and the response says which one.
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ from tamis.serve.access import Access
 from tamis.serve.app import create_app
 from tamis.serve.connection import Connection
 from tamis.serve.limits import LONGEST_DEADLINE, SLOW_CLIENT
-from tamis.serve.metrics import Gauge
 from tamis.serve.service import Service
 from tamis.serve.sockets import on_loop_error
 from tamis.serve.tls import Certificate
@@ -31,7 +30,7 @@ _ACCEPTED = 32  # of them, at once: asyncio tries as often even when no descript
 
 
 class _Server(uvicorn.Server):
-    """Tells the service that it is about to stop, and who started it that it listens."""
+    """Notifies the service before it stops, and the caller when it listens."""
 
     def __init__(self, config: uvicorn.Config, service: Service, started: Callable[[], None]) -> None:
         super().__init__(config)
@@ -61,9 +60,9 @@ def serve(
     reload: Callable[[], None] | None = None,
     started: Callable[[str, bool], None] = lambda url, local: None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT: then no more connections are taken, and what was accepted is finished.
-    `started` is told the address, and whether it can be reached from this machine alone. `reload` is called
-    on SIGHUP. What a request's headers say about its client is taken from `proxies` alone."""
+    """Serve until SIGTERM or SIGINT: then it accepts no more connections, and finishes the accepted requests.
+    `started` receives the address, and whether only this machine can reach it. `reload` is called on SIGHUP.
+    Headers about the client are trusted from `proxies` only."""
     access = access or Access()
     sys.setswitchinterval(_SWITCH)
     listening = _listen(host, port)
@@ -75,22 +74,22 @@ def serve(
         create_app(service, access),
         http=Connection,
         ws="none",
-        log_level=logging.ERROR,  # what clients do wrong is told to them
+        log_level=logging.ERROR,  # errors of clients are reported to them only
         access_log=False,
         backlog=_ACCEPTED,
         lifespan="on",
         timeout_graceful_shutdown=round(LONGEST_DEADLINE + SLOW_CLIENT),
         server_header=False,
-        proxy_headers=bool(proxies),  # else anyone could say to ask for someone else
+        proxy_headers=bool(proxies),  # otherwise anyone could claim another address
         forwarded_allow_ips=list(proxies),
     )
     if (log := access.log) is not None:
         about = "Lines of the access log that could not be written."
-        service.metrics.gauges.append(Gauge("tamis_access_log_dropped", about, lambda: log.dropped))
+        service.metrics.gauge("access_log_dropped", about, lambda: log.dropped)
     if certificate is not None:
         config.load()
         config.ssl = certificate.context
-    # uvicorn raises the signal again when it is done: asked to end, we have ended well
+    # uvicorn raises the signal again when it is done: a requested end is a success
     handlers = {signal.SIGTERM: lambda sig, frame: None}
     if reload is not None and hasattr(signal, "SIGHUP"):
         handlers[signal.SIGHUP] = lambda sig, frame: reload()
@@ -110,7 +109,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
     except (socket.gaierror, UnicodeError):
-        raise InputError(f"{host!r} is no address to listen on", remedy="choose a --host") from None
+        raise InputError(f"{host!r} is not an address to listen on", remedy="choose a --host") from None
     except OSError as error:
         raise InputError(
             f"cannot listen on {host}, port {port} ({error.strerror})", remedy="choose another with --port"

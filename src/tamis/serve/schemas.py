@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
@@ -13,7 +13,7 @@ QueryText = Annotated[str, StringConstraints(min_length=1, max_length=QUERY, pat
 PipelineText = Annotated[str, StringConstraints(min_length=1, max_length=PIPELINE)]
 Milliseconds = Annotated[int, Field(ge=1, le=round(LONGEST_DEADLINE * 1000))]
 Count = Annotated[int, Field(ge=1, le=RESULTS)]
-_PARTIAL = "take an earlier stage's ranking where the time is too short for all; false: a 503 at once"
+_PARTIAL = "accept the ranking of an earlier stage if there is no time for all stages; false: a 503 at once"
 
 
 def _with_example(example: dict[str, Any]) -> ConfigDict:
@@ -31,6 +31,7 @@ class SearchRequest(BaseModel):
     pipeline: PipelineText | None = Field(None, description="the stages; the server's own if left out")
     deadline_ms: Milliseconds | None = Field(None, description="the server's own if left out")
     trace: bool = Field(False, description="give the ranking after each stage")
+    texts: bool = Field(True, description="give the documents' texts; false: their snippets alone")
     partial: bool = Field(True, description=_PARTIAL)
     stream: bool = Field(
         False, description="send the ranking after each stage as an event, as with Accept: text/event-stream"
@@ -38,12 +39,12 @@ class SearchRequest(BaseModel):
 
 
 def as_object(sent: Any) -> Any:
-    """A document that is only a text, as the object that it stands for."""
+    """A document given as a plain text, as an object."""
     return {"text": sent} if isinstance(sent, str) else sent
 
 
 def _as_identity(sent: Any) -> Any:
-    """The number that a database has for an id, as a file of documents may have it."""
+    """A numeric id, as databases and files of documents have them."""
     return str(sent) if isinstance(sent, int) and not isinstance(sent, bool) else sent
 
 
@@ -67,7 +68,7 @@ SentDocument = Annotated[Candidate, BeforeValidator(as_object, json_schema_input
 
 
 class RerankRequest(BaseModel):
-    """A query with candidates of the client's own."""
+    """A query with the client's own candidates."""
 
     model_config = _with_example(
         {"query": "a fine sieve", "documents": ["A tamis is a drum sieve.", {"id": "b", "text": "Soup."}]}
@@ -110,16 +111,39 @@ class Evidence(BaseModel):
     score: float
 
 
+class Snippet(BaseModel):
+    """A few lines of a document, from its character `start` on, with the places of the query's words and of
+    the best passage in them. `source` says where they are from: the best `passage` by the model, what the
+    model has `read`, or `unread`, where only a part that the model has not read has words of the query;
+    `text` if no model has read the document, or it is not known what it has read."""
+
+    start: int
+    text: str
+    highlights: list[tuple[int, int]]
+    best: tuple[int, int] | None
+    source: Literal["passage", "read", "unread", "text"]
+
+
+class Read(BaseModel):
+    """The last stage with a model, and how many characters of the text it has read, from the start."""
+
+    stage: str
+    characters: int
+
+
 class Result(Place):
-    """A document in its place. `text` ends early where it is long (`cut`); `highlights` are the places of the
-    query's words, in code points."""
+    """A document in its place, with the length of its text in `characters`. `text` ends early where it is
+    long (`cut`); `highlights` are the places of the query's words. All places are in code points."""
 
     title: str
-    text: str
+    title_highlights: list[tuple[int, int]]
+    snippet: Snippet
+    characters: int
+    read: Read | None = Field(description="null if no model has read it from its start")
+    evidence: list[Evidence]
+    text: str | None = Field(description="null if the request has `texts` false")
     cut: bool
     highlights: list[tuple[int, int]]
-    title_highlights: list[tuple[int, int]]
-    evidence: list[Evidence]
 
 
 class StageReport(BaseModel):
@@ -142,8 +166,9 @@ class SearchAnswer(BaseModel):
 
     query: str
     pipeline: str
-    kind: str = Field(description="what the scores are")
+    kind: str = Field(description="the kind of the scores")
     results: Sequence[Result]
+    note: str | None = Field(description="why nothing was found, where the query can find nothing")
     complete: bool
     finished: str
     ms: float
@@ -183,20 +208,24 @@ class RerankStageReport(StageReport):
 
 
 class RerankAnswer(SearchAnswer):
-    """Results, best first, as `SearchAnswer` has them. `index` says which document of the request it is: ids
-    are as they were sent, so two may be alike."""
+    """Results, best first, as in `SearchAnswer`. `index` says which document of the request it is: ids are as
+    they were sent, so two may be alike."""
 
     results: Sequence[RerankResult]
     stages: Sequence[RerankStageReport]
 
 
 class StoredDocument(BaseModel):
-    """A document as it was indexed."""
+    """A document as it was indexed, or a part of it: `text` begins at the character `start` of the
+    `characters` that it has. `matches` are the places of the words of a query, in the whole text."""
 
     id: str
     title: str
     text: str
     metadata: dict[str, Any]
+    start: int
+    characters: int
+    matches: list[tuple[int, int]] = Field(description="the first 10,000; none without a query")
 
 
 class TermReport(BaseModel):
@@ -231,6 +260,15 @@ class Explanation(BaseModel):
     evidence: list[Evidence]
 
 
+class StageInfo(BaseModel):
+    """A stage that a pipeline may have."""
+
+    name: str
+    role: str = Field(description="what it is for")
+    options: list[str]
+    package: str | None = Field(description="the package that brings it; null for our own")
+
+
 class Info(BaseModel):
     """What this server is."""
 
@@ -239,6 +277,7 @@ class Info(BaseModel):
     named: dict[str, str] = Field(description="names that stand for a whole pipeline, and that pipeline")
     documents: int
     aggregations: list[str]
+    stages: list[StageInfo] = Field(description="the stages that a pipeline may have")
     models: dict[str, str] = Field(description="the models that a pipeline may name, and their stages")
     examples: list[str]
     limits: dict[str, int]

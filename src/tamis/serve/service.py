@@ -15,22 +15,25 @@ from typing import Any, get_args
 from tamis import __version__
 from tamis.base.documents import Document, Query
 from tamis.base.errors import InputError, TamisError
+from tamis.core.candidates import placed
 from tamis.core.defaults import NAMED
 from tamis.core.language import Call
 from tamis.core.ranking import Ranking
+from tamis.core.registry import role_of
+from tamis.core.stage import Role
 from tamis.index.compiled import numba_installed
-from tamis.index.index import Index
 from tamis.index.score import Lengths
 from tamis.index.warm import warm
 from tamis.rank.aggregate import Aggregate
-from tamis.rank.given_run import placed
 from tamis.serve.answers import answer, as_json, streamed
 from tamis.serve.bounds import check_query
 from tamis.serve.costs import Peak
 from tamis.serve.explain import explanation
 from tamis.serve.limits import SLOW_CLIENT
-from tamis.serve.metrics import Gauge, Metrics
-from tamis.serve.pipelines import ON_SCORES, Built, Pipelines, reload_or_keep
+from tamis.serve.metrics import Metrics
+from tamis.serve.models import stages_known
+from tamis.serve.pipelines import Built, Pipelines, reload_or_keep
+from tamis.serve.reading import Part, stored
 from tamis.serve.record import remember
 from tamis.serve.rerank_api import ForeignRequest, foreign_answer
 from tamis.serve.schemas import ExplainRequest, RerankRequest, SearchRequest
@@ -43,7 +46,7 @@ _LATE = 0.5  # seconds after its deadline at which an answer may still begin to 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The JSON of an answer, and what it was made of."""
+    """The JSON of an answer, and its source."""
 
     body: bytes
     outcome: Outcome
@@ -69,11 +72,9 @@ class Service:
         self._reloading = False
         self._writer = ThreadPoolExecutor(1, "tamis-answers")
         self._writing = Peak()
-        self.metrics.gauges.append(
-            Gauge("tamis_documents", "Documents in the index.", lambda: len(pipelines.index))
-        )
-        self.metrics.gauges.append(Gauge("tamis_ready", "1 when ready.", lambda: float(self.is_ready)))
-        self.metrics.gauges.append(Gauge("tamis_tasks", "Tasks of the event loop.", _tasks))
+        self.metrics.gauge("documents", "Documents in the index.", lambda: len(pipelines.index))
+        self.metrics.gauge("ready", "1 when ready.", lambda: self.is_ready)
+        self.metrics.gauge("tasks", "Tasks of the event loop.", _tasks)
 
     # -- starting and stopping
 
@@ -120,6 +121,7 @@ class Service:
             "named": dict(NAMED),
             "documents": len(built.index),
             "aggregations": list(get_args(Aggregate)),
+            "stages": await asyncio.to_thread(stages_known),
             "models": self.pipelines.models,
             "examples": self.examples,
             "limits": self.limits.shown(),
@@ -130,29 +132,38 @@ class Service:
             started = time.monotonic()
             built, wanted = await self._asked(request, started)
             outcome = await self.work.rank(wanted)
-            make = partial(answer, built, outcome, request.k, started=started, trace=request.trace)
+            make = partial(
+                answer,
+                built,
+                outcome,
+                request.k,
+                started=started,
+                trace=request.trace,
+                texts=request.texts,
+            )
             return await self._write(make, outcome, started, request.deadline_ms)
 
     async def search_stages(self, request: SearchRequest) -> AsyncGenerator[Answer]:
-        """The same after each stage. The place is given back when the work is done: a client that is slow to
-        read keeps nobody out."""
+        """The same after each stage. The slot is released when the work is done, so a client that reads
+        slowly blocks nobody."""
         give_back = self.work.take_place()
         try:
             started, first = time.monotonic(), True
+            shape = {"trace": request.trace, "texts": request.texts}
             built, wanted = await self._asked(request, started)
             async with aclosing(self.work.stages(wanted, ended=give_back)) as outcomes:
                 async for outcome in outcomes:
-                    make = partial(streamed, built, outcome, request.k, started=started, trace=request.trace)
+                    make = partial(streamed, built, outcome, request.k, started=started, **shape)
                     made = await self._write(make, outcome, started, request.deadline_ms)
                     if first:
-                        self.metrics.first_stage.add(time.monotonic() - started)
+                        self.metrics.first_stage.observe(time.monotonic() - started)
                         first = False
                     yield made
         finally:
             give_back()
 
     def longest_stream(self, request: SearchRequest) -> float:
-        """Seconds after which a stream ends, whatever its client has read of it."""
+        """Seconds after which a stream ends, whatever the client has read."""
         return self._seconds(request.deadline_ms) + SLOW_CLIENT
 
     async def explain(self, request: ExplainRequest) -> Answer:
@@ -185,7 +196,7 @@ class Service:
         with self.work.place():
             started = time.monotonic()
             stage = self.pipelines.models.get(request.model or "")
-            if stage in ON_SCORES:  # documents that are sent have none
+            if stage and role_of(stage) is Role.MIXES:  # documents that are sent have none
                 stage = None
             expression = str(Call(stage, (), (("model", request.model),))) if stage else None
             built = await self._built(expression, searching=False)
@@ -195,10 +206,10 @@ class Service:
             make = partial(foreign_answer, request, outcome, built.expression)
             return await self._write(make, outcome, started, None)
 
-    async def document(self, doc_id: str) -> bytes:
+    async def document(self, doc_id: str, part: Part) -> bytes:
         """The JSON of a document, made in a thread: it may be long."""
         await self._follow()
-        return await asyncio.to_thread(_stored, self.pipelines.index, doc_id)
+        return await asyncio.to_thread(stored, self.pipelines.index, doc_id, part)
 
     # -- what they share
 
@@ -221,7 +232,7 @@ class Service:
         finally:
             self._reloading = False
         if outcome != "same":
-            self.metrics.reloads.add(1, outcome)
+            self.metrics.reloads.labels(outcome).inc()
 
     def _given(self, built: Built, query: str, documents: Sequence[Document]) -> Ranking:
         remember(query=query)
@@ -284,12 +295,6 @@ class Service:
         return Answer(body, outcome)
 
 
-def _stored(index: Index, doc_id: str) -> bytes:
-    found = index.document(doc_id)
-    metadata = dict(found.metadata)
-    return as_json({"id": found.id, "title": found.title, "text": found.text, "metadata": metadata})
-
-
 def _timed(make: Callable[[], dict[str, Any]]) -> tuple[bytes, float]:
     """The JSON of an answer, and the seconds of a processor that it took."""
     started = time.thread_time()
@@ -297,13 +302,14 @@ def _timed(make: Callable[[], dict[str, Any]]) -> tuple[bytes, float]:
 
 
 def _tasks() -> int:
-    """All tasks, asked in the thread of the loop: one for each request, and what they started."""
+    """All tasks of the event loop: one per request, and those they started. Call it in the thread of the
+    loop."""
     return len(asyncio.all_tasks())
 
 
 def _compile_searches() -> None:
-    """Every form of the search kernel that a client can ask for: compiled in the middle of a search, it would
-    take that one past its deadline."""
+    """Compile every form of the search kernel that a client can use: compiling during a search would exceed
+    its deadline."""
     if numba_installed():
         for lengths in get_args(Lengths):
             warm(lengths)

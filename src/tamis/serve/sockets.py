@@ -41,8 +41,8 @@ def at_most(free: int) -> int:
 def on_loop_error(
     clock: Callable[[], float] = time.monotonic,
 ) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
-    """What an event loop does with errors that nobody waits for. asyncio stops accepting for a second when no
-    descriptor is left, and logs a traceback for each connection that it tried: here, a line a minute."""
+    """The exception handler of the event loop. asyncio stops accepting for a second when no descriptor is
+    left, and logs a traceback per connection: here it is one line per minute."""
     silent_until = float("-inf")
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

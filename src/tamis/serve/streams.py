@@ -19,7 +19,7 @@ _HEADERS = {
     "cache-control": "no-store",
     "x-accel-buffering": "no",  # nginx would keep the events until the last
 }
-_PIECE = 65_536  # bytes sent at once: what a client does not read waits here and not in the socket's buffer
+_PIECE = 65_536  # bytes sent at once: unread data waits here and not in the buffer of the socket
 
 _END = {"type": "http.response.body", "body": b"", "more_body": False}
 
@@ -60,8 +60,8 @@ async def left(receive: Receive) -> None:
 
 
 class EventStream(Response):
-    """The answers of a search, the first of which is there. It ends after `limit` seconds at the latest; when
-    the client leaves, nothing more is done for it. One event at a time is held in memory."""
+    """The answers of a search, of which the first is available. It ends after `limit` seconds at the latest;
+    if the client leaves, the work is cancelled. One event at a time is held in memory."""
 
     def __init__(
         self, first: Answer, answers: AsyncGenerator[Answer], limit: float, metrics: Metrics
@@ -88,7 +88,7 @@ class EventStream(Response):
                 task.cancel()
             await asyncio.gather(sending, leaving, return_exceptions=True)
             await self._answers.aclose()
-            self._metrics.streams.add(1, outcome)
+            self._metrics.streams.labels(outcome).inc()
         if outcome == "slow":  # how long what was sent may wait to be read is for the connection to say
             await send(_END)
 

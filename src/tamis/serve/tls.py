@@ -16,9 +16,8 @@ class Certificate:
         self.context = _context(cert, key)
 
     def reload(self) -> None:
-        """Read the files again; connections that are open keep what they began with.
-
-        An error leaves the old pair in use: both files are tried on a context of their own first."""
+        """Reload the files; open connections keep the old pair. An error leaves the old pair in use: both
+        files are first tried on a separate context."""
         _context(self.cert, self.key)
         self.context.load_cert_chain(self.cert, self.key, password=_no_password)
 
@@ -56,5 +55,6 @@ class _EncryptedKeyError(Exception):
 
 
 def _no_password() -> str:
-    """Asked for by openssl when a key is encrypted; it would otherwise wait at the terminal."""
+    """The passphrase callback of openssl, which would otherwise prompt at the terminal for an encrypted
+    key."""
     raise _EncryptedKeyError

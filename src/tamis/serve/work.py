@@ -1,15 +1,15 @@
-"""How requests share the machine.
+"""Scheduling of requests on lanes.
 
 A request goes through its pipeline stage by stage. There are two lanes: one for stages that search, one for
-stages that have a model, so that a search never waits behind a long rerank. A lane takes the request whose
-deadline comes first, together with those waiting for the same stage, and carries them out in one call, where
-the engine sorts all their inputs into batches by token budget. Nobody waits for company: requests gather
-while the lane is busy. The models have one thread. Searches have several, so that one that takes long goes on
-beside the others.
+stages that have a model, so that a search never waits behind a long rerank. A lane takes the request with the
+earliest deadline, together with those waiting for the same stage, and runs them in one call, where the engine
+sorts all their inputs into batches by token budget. No request is delayed to wait for others: they gather
+while the lane is busy. The models have one thread. Searches have several, so that a long one runs beside the
+others.
 
-All threads have the same priority. With a lower one, those that search and answer hardly ran on a core that
-another program wanted too, and whole answers came seconds late; what they may take from the models is bounded
-by the pace of answers that are not complete.
+All threads have the same priority. With a lower priority, the threads that search and answer hardly ran on a
+core shared with another program, and whole answers came seconds late; the rate limit on incomplete answers
+bounds the time they take from the models.
 
 A request is admitted to a lane with as many stages as can be done before its deadline, by what such stages
 have taken lately and what is promised to those that came before. So the models' time goes to answers that
@@ -33,7 +33,7 @@ from tamis.core.ranking import Ranking
 from tamis.serve.costs import Pace
 from tamis.serve.job import Done, Job
 from tamis.serve.lane import Lane
-from tamis.serve.metrics import Gauge, Metrics
+from tamis.serve.metrics import Metrics
 from tamis.serve.pipelines import Step
 
 _PARTIAL = 0.125  # of a core, for answers that are not complete
@@ -41,7 +41,7 @@ _SEARCHES = 4  # threads of the lane that searches
 
 
 class Overloaded(TamisError):
-    """The queue is full, or the time was too short: the client may come back after so many seconds."""
+    """The queue is full, or there is not enough time: the client may retry after some seconds."""
 
     def __init__(self, problem: str, *, remedy: str, retry_after: int = 1) -> None:
         super().__init__(problem, remedy=remedy)
@@ -50,8 +50,8 @@ class Overloaded(TamisError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Stages to take a ranking through in so many seconds. A client whose time is too short is `told` of the
-    time that it has asked for, which is a little longer. Without `partial` it wants all stages or nothing."""
+    """The stages of a request and its time in seconds. A client whose time is too short is `told` of the time
+    that it has asked for, which is a little longer. Without `partial` it wants all stages or nothing."""
 
     steps: Sequence[Step]
     ranking: Ranking
@@ -92,12 +92,10 @@ class Work:
         self.pace = Pace(_PARTIAL)
         self._search = Lane("search", self._pass, metrics, models=False, join=False, threads=_SEARCHES)
         self._model = Lane("model", self._pass, metrics, join=join)
-        metrics.gauges += [
-            Gauge("tamis_in_work", "Requests in work.", lambda: self.in_work),
-            Gauge("tamis_waiting", "Requests that wait for a lane.", lambda: self.waiting),
-            Gauge("tamis_searching", "Searches under way.", lambda: self._search.at_work),
-            Gauge("tamis_backlog_seconds", "Work promised by the model lane.", lambda: self._model.backlog),
-        ]
+        metrics.gauge("in_work", "Requests in work.", lambda: self.in_work)
+        metrics.gauge("waiting", "Requests that wait for a lane.", lambda: self.waiting)
+        metrics.gauge("searching", "Searches under way.", lambda: self._search.at_work)
+        metrics.gauge("backlog_seconds", "Work promised by the model lane.", lambda: self._model.backlog)
 
     @property
     def lanes(self) -> tuple[Lane, Lane]:
@@ -125,9 +123,9 @@ class Work:
     def take_place(self) -> Callable[[], None]:
         """A place among the requests in work: the function gives it back, and may be called again."""
         if self.in_work >= self._queue:
-            self._metrics.refused.add(1)
+            self._metrics.refused.inc()
             raise Overloaded(
-                f"{self.in_work} requests are in work, and no more fit", remedy="try again later"
+                f"{self.in_work} requests are in progress, and no more are accepted", remedy="try again later"
             )
         self.in_work += 1
         held = True
@@ -221,7 +219,7 @@ class Work:
             return outcome
         if not count or not request.partial:
             raise self._too_late(request, job)
-        self._metrics.degraded.add(1)
+        self._metrics.degraded.inc()
         return Outcome(outcome.done, job.steps, expected=count, retry_after=self._retry_after(request, job))
 
     def _retry_after(self, request: Request, job: Job) -> int | None:

@@ -1,14 +1,14 @@
 """Columns on disk: flat arrays in files of their own, memory-mapped, with a checksum for every chunk.
 
-A column file holds the raw values and, behind them, one xxh3 checksum per 256 KiB chunk. The owner's
-manifest keeps the digest of these checksums, so every byte is vouched for by the manifest. Small columns are
-checked when they are opened, large ones chunk by chunk when a chunk is first read: opening stays fast and a
-flipped byte is never read as data.
+A column file holds the raw values and, behind them, one xxh3 checksum per 256 KiB chunk. The manifest of the
+owner keeps the digest of these checksums, so it covers every byte. Small columns are checked when they are
+opened, large ones chunk by chunk when a chunk is first read: opening stays fast and a flipped byte is never
+read as data.
 
-A file that is cut short while it is mapped would end the process by a signal (SIGBUS) when the missing part
-is read. So `check_size` is called before every search and every reading of documents: the system is asked for
-the file's size, which takes less than a microsecond. What is cut during these milliseconds, or cannot be read
-for a fault of the disk, still ends the process: no Python code can catch that.
+If a mapped file is truncated, reading the missing part ends the process with a signal (SIGBUS). So
+`check_size` is called before every search and every read of documents; asking the system for the size of a
+file takes less than a microsecond. A truncation during the search itself, or a failing disk, still ends the
+process: Python code cannot catch that.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def write_column(path: Path, values: Array, dtype: str) -> ColumnInfo:
 
 
 def is_column(path: Path) -> bool:
-    """Whether a file is a column: its first chunk has the checksum that stands behind the values.
+    """Whether a file is a column: its first chunk matches the checksum stored after the values.
 
     >>> folder = getfixture("tmp_path")
     >>> _ = write_column(folder / "df", np.arange(3), "u4"), (folder / "notes").write_text("no column")
@@ -183,7 +183,7 @@ class Column:
                 else:
                     self._data = file.read()
         except FileNotFoundError:
-            raise  # perhaps a writer has removed it: whoever holds the manifest can tell
+            raise  # a writer may have removed it: the owner of the manifest can tell
         except (IsADirectoryError, NotADirectoryError) as error:
             raise self._corrupt(f"{error.strerror}") from error
         except OSError as error:

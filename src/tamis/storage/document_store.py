@@ -42,7 +42,7 @@ Keep = Literal["first", "last"]
 
 
 class DuplicateIdError(InputError):
-    """A document id that occurs twice; `doc_id` is the id, for whoever can say where.
+    """A document id that occurs twice; callers may use `doc_id` to say where.
 
     >>> DuplicateIdError("d1", "the index already holds it").doc_id
     'd1'
@@ -259,7 +259,7 @@ def sort_ids(text: Array, ends: Array, keep: Keep | None = None) -> tuple[Array,
             f"the document id {quoted(doc_id)} occurs twice",
             remedy="give each its own, or keep one by on_duplicate='replace' or 'skip' (--on-duplicate)",
         )
-    # equal ids stand together in the order they came
+    # equal ids are adjacent, in the order in which they were added
     left_out = np.append(False, same) if keep == "first" else np.append(same, False)
     return order[~left_out], order[left_out]
 
@@ -316,7 +316,7 @@ class Store:
         return self.id_rank[numbers] if len(self._id_rank) else numbers
 
     def at_rank(self, ranks: Array) -> Array:
-        """The documents whose ids have these places among the sorted ids."""
+        """The documents whose ids have these positions among the sorted ids."""
         return self._id_order.all()[ranks].astype(np.int64) if len(self._id_rank) else ranks
 
     def ids(self, numbers: Sequence[int] | Array) -> list[str]:

@@ -23,15 +23,15 @@ Check = Callable[[], None]
 
 STDIN = "-"
 BOM = b"\xef\xbb\xbf"
-TEMPORARY = ".tamis-"  # how the name of a file begins that is not yet what it will be called
+TEMPORARY = ".tamis-"  # prefix of the name of a file that is still being written
 TEMPORARY_FILE = re.compile(rf"{re.escape(TEMPORARY)}[0-9a-f]{{16}}\.tmp")
 COMPRESSED_SUFFIXES = (".gz", ".zst")
 
 _BUFFER_BYTES = 1 << 18
-#: Of a zstd file at once. What it expands to is held in memory: 128 KiB for every four bytes at the worst.
+#: Bytes read at once from a zstd file. Their expansion is held in memory: up to 128 KiB for every four bytes.
 _COMPRESSED_READ_BYTES = 1 << 10
-_LARGEST_WINDOW = 1 << 27  # bytes that a zstd file may ask to be held, as many as zstd itself allows
-_LARGEST_TEXT = 1 << 28  # bytes of a file that is held whole
+_LARGEST_WINDOW = 1 << 27  # largest window of a zstd file, the default limit of zstd itself
+_LARGEST_TEXT = 1 << 28  # most bytes of a file that is read into memory
 
 _REMEDIES = {
     errno.ENOSPC: "free some space or write to another disk",
@@ -159,7 +159,7 @@ def _encoding(raw: BinaryIO, suffix: str, mode: str) -> Iterator[IO[Any]]:
         if compressor is not None:
             compressor.close()
     except BaseException:
-        # The first error is the one to report; what is not closed here would complain when it is collected.
+        # The first error is reported; a file that is not closed here would warn when it is collected.
         if compressor is not None:
             with suppress(Exception):
                 compressor.close()
@@ -171,8 +171,7 @@ def _encoding(raw: BinaryIO, suffix: str, mode: str) -> Iterator[IO[Any]]:
 
 
 def make_folder(folder: PathLike) -> None:
-    """Make a folder, and those above it that are missing, so that a power cut does not take their names away
-    from what is then written into them.
+    """Make a folder and its missing parents durably, so that files written into them survive a power cut.
 
     >>> make_folder(getfixture("tmp_path") / "deep" / "idx")
     >>> (getfixture("tmp_path") / "deep" / "idx").is_dir()
@@ -189,8 +188,8 @@ def make_folder(folder: PathLike) -> None:
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether a path is a plain file with a name that only `atomic_write` gives, 64 random bits in it: what a
-    kill has left of a file that was being written.
+    """Whether a path is a plain file with a name from `atomic_write`, with 64 random bits: the remains of an
+    interrupted write.
 
     >>> is_temporary(Path(".tamis-notes"))
     False
@@ -278,7 +277,7 @@ def _open(path: PathLike) -> BinaryIO:
         problem = f"cannot be opened ({error.strerror})"
         raise InputError(problem, remedy=remedy, path=os.fspath(path)) from error
     except ValueError:  # a NUL in it
-        problem = f"no file can be called {quoted(os.fspath(path))}"
+        problem = f"{quoted(os.fspath(path))} is not a valid path"
         raise InputError(problem, remedy="check the path") from None
 
 
@@ -331,8 +330,8 @@ class _WideZstdError(Exception):
 class _ZstdReader(io.RawIOBase):
     """Decompress zstd frames one after the other.
 
-    zstandard's own stream reader takes a file that was cut short for a shorter file: half a corpus would
-    be indexed without a word.
+    zstandard's own stream reader reads a truncated file as a shorter file: half a corpus would be indexed
+    without an error.
     """
 
     def __init__(self, raw: BinaryIO) -> None:

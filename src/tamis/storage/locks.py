@@ -1,4 +1,4 @@
-"""One writer at a time: locks that the operating system lets go of when a process ends, however it ends.
+"""One writer at a time: locks that the operating system releases when a process ends, however it ends.
 
 On POSIX they are `flock`'s: of an open file, not of a process, and so a child that is forked would hold them
 too, even after its parent has ended. So a child closes the locked files that it inherits, when Python forks
@@ -22,8 +22,8 @@ _OURS: weakref.WeakSet[IO[Any]] = weakref.WeakSet()
 
 
 def not_inherited(file: IO[Any]) -> None:
-    """Have a child that this process forks close a file, without writing what is buffered: parent and child
-    share one place in the file, and the bytes would come twice."""
+    """Close a file in forked children without flushing its buffer: parent and child share one file position,
+    and the bytes would be written twice."""
     _OURS.add(file)
 
 
@@ -49,7 +49,7 @@ def lock(file: IO[Any], path: PathLike) -> None:
 
 
 def is_there(file: IO[Any], path: PathLike) -> bool:
-    """Whether an open file is still the one at `path`: a lock on one that was removed keeps nobody out.
+    """Whether an open file is still the one at `path`: a lock on a removed file excludes nobody.
 
     >>> path = getfixture("tmp_path") / "lock"
     >>> with path.open("w") as file:
@@ -89,7 +89,7 @@ class FolderLock:
             raise LockedError(
                 f"the lock of {self.folder} was lost (somebody removed {self.folder / 'lock'}, or a forked "
                 "process writes)",
-                remedy="open another writer: the last commit is whole",
+                remedy="open another writer: the last commit is complete",
             )
 
 
@@ -108,7 +108,7 @@ def folder_lock(folder: Path) -> Iterator[FolderLock]:
             file = path.open("a+b", buffering=0)
         with file:
             lock(file, folder)
-            if is_there(file, path):  # or somebody removed it after we had opened it
+            if is_there(file, path):  # otherwise it was removed after it was opened
                 yield FolderLock(folder, file)
                 return
 

@@ -1,9 +1,9 @@
 """Folders that may be deleted: each holds a file that says so, with a checksum.
 
-A name proves nothing: `segments/speaker1` may be somebody's recordings. So a folder that is written, and that
-no manifest names yet or soon no longer, has a marker. It says the folder's name, so that a copy under another
-name does not count. What has no marker is never removed, nor is a file in a marked folder that has none of
-our names.
+A name proves nothing: `segments/speaker1` may be somebody's recordings. So a folder that no manifest names
+yet, or soon no longer, has a marker. It contains the name of the folder, so that a copy under another name
+does not count. A folder without a marker is never removed, nor is a file with a foreign name in a marked
+folder.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def is_marked(folder: Path) -> bool:
 
 
 def unmark(folder: Path) -> None:
-    """Take a folder's marker away: from now on something else vouches for it.
+    """Remove the marker of a folder: from now on a manifest names it.
 
     >>> mark(getfixture("tmp_path"))
     >>> unmark(getfixture("tmp_path"))

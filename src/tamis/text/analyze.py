@@ -65,9 +65,9 @@ class Analyzer:
 
 
 def lower_case(token: str) -> str:
-    """Each character in lower case by itself, as Java and so Lucene does it.
+    """Lower-case each character independently, as Java and Lucene do.
 
-    Python looks at more than the character in two cases: a sigma at the end of a word, and a dotted I.
+    Python considers context in two cases: a sigma at the end of a word, and a dotted I.
 
     >>> lower_case("ΟΔΟΣ İstanbul"), "ΟΔΟΣ İstanbul".lower()
     ('οδοσ istanbul', 'οδος i̇stanbul')
@@ -147,11 +147,10 @@ def analyzer_names() -> list[str]:
 
 
 def get_analyzer(name: str) -> Analyzer:
-    """The analyzer of that name.
-
-    "english" gives the terms of Lucene's EnglishAnalyzer; "plain" words in lower case; "whitespace" what is
-    between blanks; "keyword" the whole text as one term; "french", "german" and so on words in lower case,
-    stemmed by Snowball; "snowball-english", or "porter2", the same for English.
+    """The analyzer with this name. "english" gives the terms of Lucene's EnglishAnalyzer; "plain" words in
+    lower case; "whitespace" splits at white space; "keyword" the whole text as one term; "french", "german"
+    and so on words in lower case, stemmed by Snowball; "snowball-english", or "porter2", the same for
+    English.
 
     >>> get_analyzer("english").tokens("The cook's sieves are running")
     ['cook', 'siev', 'run']
@@ -163,5 +162,5 @@ def get_analyzer(name: str) -> Analyzer:
     algorithm = _snowball_names().get(name)
     if algorithm is None:
         choice = ", ".join(analyzer_names())
-        raise InputError(f"no analyzer is called {name!r}", remedy=f"choose from {choice}")
+        raise InputError(f"{name!r} is not an analyzer", remedy=f"choose from {choice}")
     return Analyzer(name, wordbreak.split, (lower_case, snowball(algorithm)))

@@ -123,7 +123,7 @@ def _past_and_progressive(word: str) -> str:
 
 
 def _replace_suffix(word: str, rules: Rules, more_than: int) -> str:
-    """Steps 2 to 4: the first rule whose suffix the word has applies, if m of the rest is large enough."""
+    """Steps 2 to 4: apply the first rule with a suffix of the word, if m of the rest is large enough."""
     for suffix, replacement in rules.get(word[-2:-1], ()):
         if word.endswith(suffix):
             stem = word[: -len(suffix)]

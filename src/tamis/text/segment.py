@@ -1,7 +1,8 @@
-"""A long text in passages that a model can read: sentences, windows of words or tokens, even chunks.
+"""Splitting a long text into passages that a model can read: sentences, windows of words or tokens, even
+chunks.
 
-A passage is a place, not a copy: characters start..stop of the text, `Document.text` for a document (the
-title is not part of it), so that whatever earned a score can be shown where it stands.
+A passage is a pair of offsets and not a copy: characters start..stop of the text, `Document.text` for a
+document (without the title), so that the passage behind a score can be shown in its context.
 
     sentences       Birch                  split by nupunkt, and at blank lines
     word windows    FirstP, MaxP, ...      150 words, a new one every 75
@@ -19,7 +20,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cache
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 
@@ -28,8 +29,6 @@ from tamis.base.errors import InputError
 
 if TYPE_CHECKING:
     from nupunkt import PunktSentenceTokenizer
-
-    from tamis.models.tokenizer import Tokenizer
 
 Keep = Literal["first", "sampled"]
 
@@ -73,7 +72,7 @@ def sentences(text: str) -> list[Passage]:
 
 @cache
 def _splitter() -> PunktSentenceTokenizer:
-    # imported here: those who search without sentences must not wait for it
+    # imported here, so that searches without sentences need not wait for it
     from nupunkt import load
 
     return load("default")
@@ -100,8 +99,8 @@ def words(text: str, most: int | None = None) -> list[Passage]:
 
 
 def windows(count: int, window: int, stride: int) -> list[tuple[int, int]]:
-    """Start and stop of the windows over so many units, each `window` long and `stride` after the one before;
-    the first that reaches the end is the last. Of nothing there is no window.
+    """Start and stop of the windows over `count` units, each `window` long and `stride` after the previous
+    one; the first that reaches the end is the last. Zero units have no window.
 
     >>> windows(10, window=4, stride=3)
     [(0, 4), (3, 7), (6, 10)]
@@ -115,8 +114,8 @@ def windows(count: int, window: int, stride: int) -> list[tuple[int, int]]:
 
 
 def word_windows(text: str, window: int = 150, stride: int = 75, most: int | None = None) -> list[Passage]:
-    """Windows of words (Dai & Callan 2019), from the first letter of the first word to the last of the last.
-    Of a book `most` saves the time for those that nobody reads.
+    """Windows of words (Dai & Callan 2019), from the first letter of the first word to the last letter of the
+    last. For long texts `most` saves the time for windows that are not needed.
 
     >>> text = "one two three four five"
     >>> [text[start:stop] for start, stop in word_windows(text, window=3, stride=2)]
@@ -196,7 +195,7 @@ def check_kept(most: int | None, keep: str) -> None:
     if most is not None and most < 1:
         raise InputError(f"at most {most} passages", remedy="use a whole number of at least 1, or none")
     if keep not in get_args(Keep):
-        raise InputError(f"no rule keep={keep}", remedy=f"use {' or '.join(get_args(Keep))}")
+        raise InputError(f"keep={keep} is not a valid rule", remedy=f"use {' or '.join(get_args(Keep))}")
 
 
 # -- tokens and their places
@@ -204,17 +203,23 @@ def check_kept(most: int | None, keep: str) -> None:
 
 
 class TokenPlaces(NamedTuple):
-    """Tokens of a text and the characters that each stands for."""
+    """Tokens of a text and the characters of each."""
 
     ids: Array  # int32[n]
     starts: Array  # int64[n]
     stops: Array  # int64[n]
 
 
-def token_places(text: str, tokenizer: Tokenizer, most: int | None = None) -> TokenPlaces:
+class LocatesTokens(Protocol):
+    """A tokenizer, as far as it is needed here; `tamis.models.tokenizer.Tokenizer` is one."""
+
+    def places(self, text: str) -> tuple[Sequence[int], Sequence[tuple[int, int]]]: ...
+
+
+def token_places(text: str, tokenizer: LocatesTokens, most: int | None = None) -> TokenPlaces:
     """The tokens of a text, or at most so many, with their places. `Tokenizer.encode` is faster, and of a
     very long text gives the first alone; here it is read in pieces, cut at white space if there is any."""
-    # one for one: what stands after half a surrogate pair must keep its place
+    # one for one: the text after half a surrogate pair must keep its offsets
     plain = _SURROGATE.sub("\ufffd", text)
     ids: list[Array] = [np.zeros(0, np.int32)]
     places: list[Array] = [np.zeros((0, 2), np.int64)]
@@ -246,6 +251,6 @@ def cut_at_tokens(passage: Passage, starts: Sequence[int], size: int) -> list[Pa
     [Passage(start=3, stop=9), Passage(start=9, stop=17), Passage(start=17, stop=20)]
     """
     inside = starts[bisect_right(starts, passage.start) : bisect_right(starts, passage.stop - 1)]
-    # several tokens may stand for one character, which cannot be cut
+    # several tokens may share one character, which cannot be split
     cuts = dict.fromkeys([passage.start, *inside[size - 1 :: size], passage.stop])
     return [Passage(start, stop) for start, stop in pairwise(cuts)]

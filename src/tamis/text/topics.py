@@ -1,4 +1,4 @@
-"""The query that a TREC topic is asked as: its title, description or narrative, as they are or shortened.
+"""The query of a TREC topic: its title, description or narrative, complete or shortened.
 
     title              the topic's few keywords
     desc               a sentence
@@ -7,8 +7,8 @@
     desc-keywords      without punctuation and stop words; also title-keywords and narr-keywords
     narr-noneg         without the sentences that say what is not relevant
 
-Dai & Callan 2019 compare them: a model that reads sentences gains from the description and loses by dropping
-its stop words; a bag of words is the other way round.
+Dai & Callan 2019 compare them: a model that reads sentences gains from the description and loses if its stop
+words are dropped; for a bag of words it is the opposite.
 """
 
 from __future__ import annotations

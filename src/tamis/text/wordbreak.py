@@ -1,11 +1,11 @@
 """Words as Lucene's StandardTokenizer finds them: Unicode's word boundaries (UAX #29) with its additions.
 
-The additions: a Han or Hiragana character stands alone, a run of Thai, Lao, Khmer or Burmese is one token, an
-emoji sequence is one token, and what holds no letter, digit, ideograph or emoji is no token. Rule numbers
+The additions: a Han or Hiragana character is one token, a run of Thai, Lao, Khmer or Burmese is one token, an
+emoji sequence is one token, and text without a letter, digit, ideograph or emoji is not a token. Rule numbers
 below (WB4, WB7a, ...) are those of https://www.unicode.org/reports/tr29/.
 
-All the rules stand in `_general`, a pattern over the kinds of the characters. Indexing spends much of its
-time here, so plain text, nearly all there is, takes one of two short cuts that come to the same tokens.
+All the rules are in `_general`, a pattern over the classes of the characters. Indexing spends much of its
+time here, so plain text, the usual case, takes one of two fast paths that give the same tokens.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _split_ascii(text: str) -> list[str]:
     masked = int.from_bytes(raw.translate(_ASCII_MASKED), "little") | joints
     tokens = masked.to_bytes(len(raw), "little").translate(_ASCII_UNMASKED).decode("ascii").split()
     if "_" in text:
-        return [token for token in tokens if token.strip("_")]  # underscores alone are no token
+        return [token for token in tokens if token.strip("_")]  # underscores alone are not a token
     return tokens
 
 
@@ -85,7 +85,7 @@ def _plain() -> tuple[re.Pattern[str], re.Pattern[str]]:
     """The patterns of a word of letters, digits and underscores, and of an `other` character that counts.
 
     A word: the first character, a run of word characters, and, seldom, a separator that joins the next run.
-    Underscores alone are no token; looking behind for an earlier one keeps a line of them from being tried
+    Underscores alone are not a token; looking behind for an earlier one keeps a line of them from being tried
     again from each of its characters. The loop stops at 255 rounds because no token is longer, and `re` keeps
     a record for each round. Where an `other` character comes first, the match runs to the end of the text.
     """
@@ -235,7 +235,7 @@ def _split_general(text: str) -> list[str]:
 
 
 def _has_long_run(text: str, length: int) -> bool:
-    """Whether more than `length` characters stand together without a space; cheaper than measuring tokens."""
+    """Whether more than `length` characters occur without a space; cheaper than measuring tokens."""
     start = 0
     while len(text) - start > length:
         space = text.rfind(" ", start, start + length + 1)

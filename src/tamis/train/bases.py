@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tamis.base.errors import InputError, quoted
+from tamis.base.errors import InputError, did_you_mean, quoted
 from tamis.models.settings import read_toml
 from tamis.storage.files import is_there
+from tamis.train.recipe_architecture import KEY, renamed, tells
 
 BUNDLED = Path(__file__).parent / "recipes"
 
@@ -21,7 +23,7 @@ _EITHER = {
 
 #: The tables that the recipes of one command have and those of the others lack.
 _OWN = {
-    "train": ("examples", "loss", "limits", "dev", "folds", "longdoc", "listwise", "cascade"),
+    "train": ("examples", "loss", "limits", "dev", "folds"),
     "distill": ("student", "lm", "ranker"),
     "pretrain": ("objective",),
 }
@@ -32,17 +34,28 @@ def read_tables(path: str | Path, command: str | None = None) -> dict[str, Any]:
     another command. A recipe that is bundled may be given by its name."""
     bare = str(path) in bundled() and not Path(path).is_file()
     file = BUNDLED / f"{path}.toml" if bare else Path(path)
+    if file.parent == Path() and not file.suffix and not is_there(file):
+        remedy = f"{did_you_mean(str(path), bundled())}, or give a file"
+        raise InputError(f"no recipe is called {quoted(str(path))}", remedy=remedy)
     tables = _tables(file, ())
     # a base says how a dev run is measured; whether there is one is up to the recipe
     if "dev" not in read_toml(file) and "queries" not in tables.get("dev", {"queries": None}):
         del tables["dev"]
-    meant = {name for name, own in _OWN.items() if not tables.keys().isdisjoint(own)}
-    if not isinstance(tables.get("data", []), list):  # the one of a corpus, whatever else is wrong
-        meant.discard("train")
+    meant = _commands(tables)
     if command is not None and len(meant) == 1 and command not in meant:
         (other,) = meant
         raise InputError(f"a recipe of tamis {other}", remedy=f"use tamis {other}", path=path)
     return tables
+
+
+def _commands(tables: Mapping[str, Any]) -> set[str]:
+    """The commands that have recipes with such tables."""
+    meant = {name for name, own in _OWN.items() if not tables.keys().isdisjoint(own)}
+    if tells(tables):
+        meant.add("train")
+    if not isinstance(tables.get("data", []), list):  # the one of a corpus, whatever else is wrong
+        meant.discard("train")
+    return meant
 
 
 def _tables(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
@@ -51,7 +64,7 @@ def _tables(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
         raise InputError("the recipe is its own base", remedy="leave out `base`", path=path)
     tables = read_toml(path)
     if "base" not in tables:
-        return tables
+        return renamed(tables, {}, path)
     base = tables.pop("base")
     if not isinstance(base, str):
         remedy = f"it must be a file or one of {', '.join(bundled())}"
@@ -61,8 +74,13 @@ def _tables(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
         beneath = BUNDLED / f"{base}.toml"
     if not is_there(beneath) or not beneath.is_file():
         remedy = f"give a file beside it, or one of {', '.join(bundled())}"
-        raise InputError(f"there is no recipe {quoted(base)}", remedy=remedy, path=path)
-    return _over(tables, _tables(beneath, (*seen, path.resolve())))
+        raise InputError(f"{quoted(base)} is not a recipe", remedy=remedy, path=path)
+    under = _tables(beneath, (*seen, path.resolve()))
+    tables = renamed(tables, under, path)
+    if tells(tables):  # a model has one architecture
+        gone = [name for name in tells(under) if name not in tables and name != tables.get(KEY)]
+        under = {name: table for name, table in under.items() if name not in gone}
+    return _over(tables, under)
 
 
 def _over(tables: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,3 +106,26 @@ def bundled() -> list[str]:
     True
     """
     return sorted(path.stem for path in BUNDLED.glob("*.toml"))
+
+
+def bundled_for(command: str) -> dict[str, str]:
+    """The recipes inside the package for a command, each with what it is in a sentence.
+
+    >>> bundled_for("pretrain")["tcp"]
+    'Target corpus pretraining: Nogueira et al. 2019, section 4.1.'
+    """
+    tables = {name: _tables(BUNDLED / f"{name}.toml", ()) for name in bundled()}
+    return {
+        name: _sentence(str(each.get("about", "")))
+        for name, each in tables.items()
+        if command in _commands(each)
+    }
+
+
+def _sentence(about: str) -> str:
+    """The first sentence of a text.
+
+    >>> _sentence("PARADE: Li et al. 2020. It reads passages.")
+    'PARADE: Li et al. 2020.'
+    """
+    return re.split(r"(?<=(?<! al)[.])\s", " ".join(about.split()), maxsplit=1)[0]

@@ -10,14 +10,11 @@ import numpy as np
 
 from tamis.base.arrays import Array
 from tamis.base.errors import InputError
-from tamis.models import templates
-from tamis.models.config import EncoderConfig
-from tamis.models.templates import Inputs, Special
+from tamis.models.architecture import Architecture, Reading
+from tamis.models.architectures.mono import Mono
+from tamis.models.templates import Inputs
 from tamis.rank.aggregate import opponents
-from tamis.train.recipe import Limits
 from tamis.train.sets import Group, TrainingSet, offsets_of
-
-QUERY_LIMIT = {"mono": 64, "duo": 62, "listwise": 62}  # the stages' own
 
 
 class Portion(NamedTuple):
@@ -32,99 +29,83 @@ class Portion(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RankingBatch:
-    """Inputs, and for each what is known of it. The inputs of group g are those from ends[g] to ends[g + 1].
+    """Inputs, and what is known of the things that they are scored for: those of group g are
+    offsets[g] to offsets[g + 1]. Usually that is one thing an input.
 
     For duo an input is an ordered pair: its label says whether the first text is better, its teacher's score
     is the first text's less the second's. Where a group is a list, all pairs of whose texts are inputs,
-    `pairs` says which two texts each has; ends, labels and teacher are then of texts. `alone` are the same
-    texts, one an input, for a model that learns to read them both ways.
+    `pairs` says which two texts each has; offsets, labels and teacher are then of texts. `alone` are the same
+    texts, one an input, for a model that learns to read them both ways. Of a listwise model too, offsets,
+    labels and teacher are of texts.
     """
 
     inputs: Inputs
     offsets: Array  # int64[groups + 1]
-    labels: Array  # float32[inputs]
-    teacher: Array | None  # float32[inputs]
+    labels: Array  # float32[scored]
+    teacher: Array | None  # float32[scored]
     weights: Array  # float32[groups]
     pairs: Array | None = field(default=None, kw_only=True)  # int64[inputs, 2]
     alone: Inputs | None = field(default=None, kw_only=True)
     portion: Portion = field(default=Portion(), kw_only=True)
+    own_inputs: Array | None = field(default=None, kw_only=True)  # int64[groups + 1]; None: as offsets
 
     @property
     def singles(self) -> RankingBatch:
         """The texts of `alone` as a batch of their own."""
         assert self.alone is not None
-        return replace(self, inputs=self.alone, pairs=None, alone=None)
+        return replace(self, inputs=self.alone, pairs=None, alone=None, own_inputs=None)
 
     @property
-    def input_ends(self) -> Array:
-        """Where the inputs of each group end."""
-        if self.pairs is None:
-            return self.offsets
-        sizes = np.diff(self.offsets)
-        return offsets_of(sizes * (sizes - 1))
+    def input_offsets(self) -> Array:
+        """Where the inputs of each group begin and end."""
+        return self.offsets if self.own_inputs is None else self.own_inputs
 
 
 def ranking_batch(
     groups: Sequence[Group],
     examples: TrainingSet,
-    special: Special,
-    config: EncoderConfig,
-    limits: Limits,
+    kind: Architecture,
+    reading: Reading,
     *,
-    pairs: bool,
+    pairs: bool = False,
     lists: bool = False,
     alone: bool = False,
 ) -> RankingBatch:
-    """The batch of these groups. With `pairs` every two documents of a group are an input for duo: the first
-    and the second, the third and the fourth, or of `lists` each with each other; with `alone` each is an
-    input for mono too."""
+    """The batch of these groups, as a model of this kind reads them. With `pairs` every two documents of a
+    group are an input: the first and the second, the third and the fourth, or of `lists` each with each
+    other; with `alone` each is an input for mono too."""
     if not groups:
         raise InputError("a batch without examples", remedy="check the data of the recipe")
     # all groups at once: what numpy costs for each call is more than what a group's tokens cost
     sizes = np.array([len(group.documents) for group in groups])
     texts = examples.documents.take(np.concatenate([group.documents for group in groups]))
     queries = examples.queries.take([group.query for group in groups])
-    query_limit = limits.query or QUERY_LIMIT["duo" if pairs else "mono"]
-    total = min(limits.total, config.max_length)
-    paired = all_pairs(sizes) if lists else np.arange(len(texts)).reshape(-1, 2) if pairs else None
-    counts = sizes * (sizes - 1) if lists else sizes // 2 if pairs else sizes
-    own = np.repeat(np.arange(len(groups)), counts)  # the query of each input
-
-    def singly() -> Inputs:
-        inputs, _ = templates.mono(
-            queries,
-            texts,
-            special,
-            own=np.repeat(np.arange(len(groups)), sizes),
-            query_limit=query_limit,
-            total_limit=total,
-            form=config.form,
-            segment_types=config.segments,
-        )
-        return inputs
-
-    if paired is None:
-        inputs = singly()
-    else:
-        inputs, _ = templates.duo(
-            queries,
-            texts,
-            paired,
-            special,
-            own=own,
-            query_limit=query_limit,
-            total_limit=total,
-            segment_types=config.segments,
-        )
+    query_of = np.repeat(np.arange(len(groups)), sizes)  # of each text
+    members = all_pairs(sizes) if lists else kind.members(sizes)
+    if pairs and not lists:
+        members = np.arange(len(texts)).reshape(-1, 2)
+    asked = query_of[members[:, 0]]
+    inputs, _ = kind.inputs(queries, texts, members, asked, reading)
     labels, teacher, weights = targets(groups)
     if pairs and not lists:
         first, second = labels[0::2], labels[1::2]
         labels = np.where(first == second, 0.5, first > second).astype(np.float32)
         teacher = None if teacher is None else teacher[0::2] - teacher[1::2]
-    if lists:
-        single = singly() if alone else None
-        return RankingBatch(inputs, offsets_of(sizes), labels, teacher, weights, pairs=paired, alone=single)
-    return RankingBatch(inputs, offsets_of(counts), labels, teacher, weights)
+        return RankingBatch(inputs, offsets_of(sizes // 2), labels, teacher, weights)
+    single = None
+    if alone:
+        each = np.arange(len(texts))[:, None]
+        single, _ = Mono().inputs(queries, texts, each, query_of, reading)
+    return RankingBatch(
+        inputs,
+        offsets_of(sizes),
+        labels,
+        teacher,
+        weights,
+        pairs=members if lists else None,
+        alone=single,
+        own_inputs=offsets_of(np.bincount(asked, minlength=len(groups))),
+    )
 
 
 def targets(groups: Sequence[Group]) -> tuple[Array, Array | None, Array]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from tamis.base.arrays import Array, ranges
 from tamis.base.documents import Document, Query
-from tamis.base.errors import InputError
+from tamis.base.errors import NAMED, InputError
 from tamis.core.ranking import Ranking, Run
 from tamis.core.stage import Stage
 from tamis.index.index import Index
@@ -23,7 +23,6 @@ from tamis.train.sets import Candidates, Judged, Report, Texts, TrainingSet, off
 
 Qrels = Mapping[str, Mapping[str, int]]
 _BATCH = 1024  # documents tokenised at a time
-_NAMED = 3  # ids that an error names
 
 
 def training_set(
@@ -71,31 +70,15 @@ def training_set(
     """
     if not 1 <= limit <= COUNTED:
         raise InputError(f"cannot keep {limit} tokens a document", remedy=f"use 1 to {COUNTED}")
-    asked = _distinct(queries)
-    others = _Few([qid for qid in qrels if qid not in asked])
+    asked, taught = _distinct(queries), teacher is not None
+    others = _Few(qid for qid in qrels if qid not in asked)
     if others and not skip:
         raise InputError(
             f"the qrels judge documents for queries that are not given: {others}",
             remedy="give all queries, or skip those judgments (`skip`)",
         )
-    taught = teacher is not None
-    wanted = [query for query in asked.values() if taught or _has_positive(qrels, query, relevant)]
-    if not asked:
-        raise InputError("there are no queries", remedy="give some to learn from")
-    if not wanted:
-        raise _nothing_left(relevant, taught)
-    for given, what in ((run, "run"), (teacher, "teacher's run")):
-        if isinstance(given, Run) and not any(query.id in given for query in wanted):
-            raise InputError(
-                f"the {what} answers none of the queries", remedy="check that their query ids are alike"
-            )
-    source = _source(documents, run, teacher, depth)
-    lists = _Lists(source is not None, taught)
-    for rankings in _batches(wanted, source):
-        for ranking, judged, scores in _taught(rankings, qrels, documents, teacher):
-            lists.add(ranking, judged, scores)
-        if progress:
-            progress(len(rankings))
+    wanted = _wanted(asked, qrels, relevant, run, teacher)
+    lists = _lists(wanted, qrels, documents, _source(documents, run, teacher, depth), teacher, progress)
     if lists.unscored and not skip:
         raise InputError(
             f"the teacher has no score for some candidates: {lists.unscored}",
@@ -174,6 +157,28 @@ def _distinct(queries: Iterable[Query]) -> dict[str, Query]:
     return found
 
 
+def _wanted(
+    asked: Mapping[str, Query],
+    qrels: Qrels,
+    relevant: int,
+    run: Run | Stage | None,
+    teacher: Run | Stage | None,
+) -> list[Query]:
+    """The queries that something can be learned from."""
+    taught = teacher is not None
+    wanted = [query for query in asked.values() if taught or _has_positive(qrels, query, relevant)]
+    if not asked:
+        raise InputError("there are no queries", remedy="give some to learn from")
+    if not wanted:
+        raise _nothing_left(relevant, taught)
+    for given, what in ((run, "run"), (teacher, "teacher's run")):
+        if isinstance(given, Run) and not any(query.id in given for query in wanted):
+            raise InputError(
+                f"the {what} answers none of the queries", remedy="check that the query ids match"
+            )
+    return wanted
+
+
 def _has_positive(qrels: Qrels, query: Query, relevant: int) -> bool:
     return any(grade >= relevant for grade in qrels.get(query.id, {}).values())
 
@@ -202,6 +207,24 @@ def _source(
     if isinstance(run, Run):
         return Run(ranking.head(depth) for ranking in run.values())
     return None if run is None else run % depth
+
+
+def _lists(
+    wanted: Sequence[Query],
+    qrels: Qrels,
+    documents: Index | Iterable[Document],
+    source: Run | Stage | None,
+    teacher: Run | Stage | None,
+    progress: Callable[[int], object] | None,
+) -> _Lists:
+    """What is judged, found and scored for each query."""
+    lists = _Lists(source is not None, teacher is not None)
+    for rankings in _batches(wanted, source):
+        for ranking, judged, scores in _taught(rankings, qrels, documents, teacher):
+            lists.add(ranking, judged, scores)
+        if progress:
+            progress(len(rankings))
+    return lists
 
 
 def _batches(queries: Sequence[Query], source: Run | Stage | None) -> Iterator[list[Ranking]]:
@@ -269,7 +292,7 @@ class _Few:
 
     def add(self, doc_id: str) -> None:
         self._count += 1
-        if self._count <= _NAMED:
+        if self._count <= NAMED:
             self._first.append(repr(doc_id))
 
     def __len__(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,11 @@ import numpy as np
 import torch
 import xxhash
 
+from tamis.base.arrays import batches
 from tamis.base.documents import Document
 from tamis.base.errors import InputError
 from tamis.formats import read_corpus
-from tamis.index.index import Index
-from tamis.infer.engine import batches
+from tamis.index.index import index_of
 from tamis.infer.torch_backend import TorchBackend
 from tamis.models.checkpoint import Checkpoint
 from tamis.train.loop import Part
@@ -75,11 +75,7 @@ class CorpusTask:
 
 def open_corpus(corpus: Sequence[str], progress: Callable[[int], object]) -> Iterator[Document]:
     """The documents of an index, or of files and folders. `progress` is told of each."""
-    documents: Iterable[Document]
-    if len(corpus) == 1 and (Path(corpus[0]) / "manifest.json").is_file():
-        documents = Index.open(corpus[0])
-    else:
-        documents = read_corpus(*corpus)
-    for document in documents:
+    index = index_of(corpus)
+    for document in read_corpus(*corpus) if index is None else index:
         progress(1)
         yield document

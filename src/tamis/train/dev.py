@@ -5,86 +5,104 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import xxhash
 
-from tamis.base.arrays import Array
 from tamis.base.documents import Query
 from tamis.base.errors import InputError
-from tamis.core.ranking import Ranking, Run, ScoreKind
+from tamis.core.executor import ranked
+from tamis.core.language import Call
+from tamis.core.options import parameters_of
+from tamis.core.pool import ModelPool
+from tamis.core.ranking import Ranking, Run
+from tamis.core.registry import build, declared, is_known
+from tamis.core.runtime import Runtime
+from tamis.core.stage import Stage
 from tamis.evaluate.measures import evaluate, parse_measures
 from tamis.formats import Qrels, read_corpus, read_qrels, read_queries
 from tamis.index.index import Index
-from tamis.infer.engine import Backend, Engine
-from tamis.infer.tokens import texts_of
-from tamis.models import templates
-from tamis.models.config import EncoderConfig
-from tamis.models.templates import Inputs
-from tamis.models.tokenizer import Tokenizer
-from tamis.rank.aggregate import aggregate, opponents, order, probability
+from tamis.infer.scorer import Scorer
+from tamis.infer.token_memory import TokenMemory
 from tamis.rank.given_run import Corpus, Documents
-from tamis.train.batch import QUERY_LIMIT
-from tamis.train.masked import digest
+from tamis.rank.scored import stage_of
 from tamis.train.recipe import Dev, Limits
-
-K1 = 20  # candidates that duo settles: 380 inferences a query
 
 
 @dataclass(frozen=True, slots=True)
 class DevRun:
-    """Candidates to be reranked, tokenised once."""
+    """Candidates to be reranked, whose texts are tokenised once."""
 
     rankings: Sequence[Ranking]
-    inputs: Inputs
-    offsets: Array  # int64[rankings + 1]: whose inputs are whose
-    pairs: Sequence[Array] | None  # for duo: which two candidates are in each input
     qrels: Qrels
     measure: str
 
-    def score(self, backend: Backend) -> float:
-        """The measure of the candidates in the model's order."""
-        margins = Engine(backend).margins(self.inputs)
-        parts = np.split(margins, self.offsets[1:-1])
-        pairs: Sequence[Array | None] = self.pairs or [None] * len(parts)
-        ranked = map(_reranked, self.rankings, parts, pairs)
-        run = {ranking.query.id: ranking for ranking in ranked}
+    def score(self, stage: Stage) -> float:
+        """The measure of the candidates in a stage's order."""
+        return self._measured(ranked(stage, self.rankings)[0])
+
+    def first(self) -> float:
+        """The measure of the candidates as they came."""
+        return self._measured(self.rankings)
+
+    def _measured(self, rankings: Iterable[Ranking]) -> float:
+        run = {ranking.query.id: ranking for ranking in rankings}
         (value,) = evaluate(self.qrels, run, [self.measure]).mean.values()
         return value
 
     @property
     def fingerprint(self) -> str:
-        """Changes with what decides which weights are the best: the candidates, what the model reads of them
-        and of their queries, and the judgments."""
-        given = [(ranking.query.id, tuple(ranking.ids)) for ranking in self.rankings]
-        judged = [(qid, sorted(grades.items())) for qid, grades in sorted(self.qrels.items())]
-        read = digest(self.inputs.ids, self.inputs.segments, self.inputs.offsets, self.offsets)
-        return str(xxhash.xxh3_128_hexdigest(f"{given} {judged} {self.measure} {read}".encode()))
-
-    def first(self) -> float:
-        """The measure of the candidates as they came."""
-        run = {ranking.query.id: ranking for ranking in self.rankings}
-        (value,) = evaluate(self.qrels, run, [self.measure]).mean.values()
-        return value
-
-
-def _reranked(ranking: Ranking, margins: Array, pairs: Array | None) -> Ranking:
-    if pairs is None:
-        return ranking.rescored(margins, ScoreKind.LOGIT)
-    settled, p = min(len(ranking), K1), probability(margins)
-    return ranking.reorder_top(order(p, pairs, settled, "sum"), aggregate(p, pairs, settled, "sum"))
+        """Changes with what decides which weights are the best: the queries, the candidates and their texts,
+        and the judgments."""
+        seen = xxhash.xxh3_128(
+            repr(sorted((qid, sorted(g.items())) for qid, g in self.qrels.items())).encode()
+        )
+        seen.update(self.measure.encode())
+        for ranking in self.rankings:
+            seen.update(repr((ranking.query.id, ranking.query.text, tuple(ranking.ids))).encode())
+            for document in ranking.documents():
+                seen.update(document.contents.encode("utf-8", "surrogatepass"))
+        return str(seen.hexdigest())
 
 
-def open_dev(dev: Dev, tokenizer: Tokenizer, config: EncoderConfig, limits: Limits, *, pairs: bool) -> DevRun:
-    """Read a recipe's dev run and make the model's inputs of it. Queries without a judgment are left out;
-    `shortfalls` says what else is amiss."""
+class _Live(ModelPool):
+    """A pool that has one model: the one that is trained."""
+
+    def __init__(self, scorer: Scorer) -> None:
+        super().__init__()
+        self.scorer = scorer
+
+    def get(self, *_: Any, **__: Any) -> Any:
+        """The model, whatever is asked for."""
+        return self.scorer
+
+
+def dev_stage(scorer: Scorer, limits: Limits) -> Stage:
+    """The stage that ranks with a model of its architecture, at a recipe's limits."""
+    kind = scorer.architecture
+    options = {"query_limit": limits.query or kind.query_limit, "limit": limits.total, **kind.dev_options()}
+    made_by: Any = declared(kind.stage) if is_known(kind.stage) else stage_of(kind.name)
+    takes = parameters_of(made_by)
+    if "model" in takes and takes["model"].required:
+        options["model"] = scorer.model
+    own = {name: value for name, value in options.items() if name in takes}
+    pool = _Live(scorer)
+    if not is_known(kind.stage):  # of an architecture that is in no package
+        made: Stage = made_by(**own, pool=pool)
+        return made
+    return build(Call(kind.stage, (), tuple(own.items())), runtime=Runtime(pool=pool))
+
+
+def open_dev(dev: Dev) -> DevRun:
+    """Read a recipe's dev run. Queries without a judgment are left out; `shortfalls` says what else is
+    amiss."""
     parse_measures([dev.measure])  # before hours are spent on what cannot be measured
     queries, qrels, run = _read(dev)
     judged = [run[query.id].head(dev.depth) for query in queries if query.id in run]
     if not judged:
         raise InputError(
             f"{dev.run} answers none of the judged queries of {dev.queries}",
-            remedy="check that their query ids are alike",
+            remedy="check that the query ids match",
         )
     if not any(grade > 0 for grades in qrels.values() for grade in grades.values()):
         raise InputError(
@@ -92,9 +110,10 @@ def open_dev(dev: Dev, tokenizer: Tokenizer, config: EncoderConfig, limits: Limi
             remedy="give a dev run queries with relevant documents",
             path=dev.qrels,
         )
-    texts = texts_of_candidates(judged, dev.corpus, dev.run)
+    corpus = texts_of_candidates(judged, dev.corpus, dev.run)
+    texts = TokenMemory(corpus, [doc_id for ranking in judged for doc_id in ranking.ids])
     rankings = [Ranking(each.query, each.ids, each.scores, each.kind, texts) for each in judged if len(each)]
-    return _prepared(rankings, qrels, dev.measure, tokenizer, config, limits, pairs)
+    return DevRun(rankings, qrels, dev.measure)
 
 
 def shortfalls(dev: Dev) -> Iterator[str]:
@@ -155,45 +174,3 @@ def texts_of_candidates(rankings: Iterable[Ranking], corpus: Sequence[str], run:
             remedy="give the corpus that the run was made from",
         )
     return texts
-
-
-def _prepared(
-    rankings: Sequence[Ranking],
-    qrels: Qrels,
-    measure: str,
-    tokenizer: Tokenizer,
-    config: EncoderConfig,
-    limits: Limits,
-    in_pairs: bool,
-) -> DevRun:
-    queries = tokenizer.encode([ranking.query.text for ranking in rankings])
-    total = min(limits.total, config.max_length)
-    inputs, pairs = [], []
-    for number, ranking in enumerate(rankings):
-        query = queries.take([number]).ids
-        if in_pairs:
-            best = ranking.head(K1)
-            pairs.append(opponents(len(best), "sum"))
-            made, _ = templates.duo(
-                query,
-                texts_of(best, tokenizer),
-                pairs[-1],
-                tokenizer.special,
-                query_limit=limits.query or QUERY_LIMIT["duo"],
-                total_limit=total,
-                segment_types=config.segments,
-            )
-        else:
-            made, _ = templates.mono(
-                query,
-                texts_of(ranking, tokenizer, limit=total),
-                tokenizer.special,
-                query_limit=limits.query or QUERY_LIMIT["mono"],
-                total_limit=total,
-                form=config.form,
-                segment_types=config.segments,
-            )
-        inputs.append(made)
-    offsets = np.cumsum([0, *map(len, inputs)])
-    joined = Inputs.join(inputs)
-    return DevRun(rankings, joined, offsets, pairs if in_pairs else None, qrels, measure)

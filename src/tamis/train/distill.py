@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from tamis.base.arrays import Array
 from tamis.base.errors import InputError
-from tamis.core.ranking import Ranking, ScoreKind
+from tamis.core.ranking import Ranking
 from tamis.core.stage import Stage
 from tamis.models.checkpoint import Checkpoint
 from tamis.models.encoder import Encoder
@@ -342,7 +342,7 @@ def teacher_scores(stage: Stage, rankings: Sequence[Ranking]) -> list[Array]:
 
 
 def _in_order(given: Ranking, scored: Ranking) -> Array:
-    scores = dict(zip(scored.ids, _as_margins(scored.scores, scored.kind).tolist(), strict=True))
+    scores = dict(zip(scored.ids, scored.log_odds().tolist(), strict=True))
     missing = next((doc_id for doc_id in given.ids if doc_id not in scores), None)
     if missing is not None:
         raise InputError(
@@ -350,12 +350,3 @@ def _in_order(given: Ranking, scored: Ranking) -> Array:
             remedy="use a teacher that reranks all candidates it is given",
         )
     return np.array([scores[doc_id] for doc_id in given.ids], np.float32)
-
-
-def _as_margins(scores: Array, kind: ScoreKind) -> Array:
-    if kind not in (ScoreKind.PROBABILITY, ScoreKind.LOG_PROBABILITY):
-        return scores
-    exact = scores.astype(np.float64)
-    logs = exact if kind == ScoreKind.LOG_PROBABILITY else np.log(np.maximum(exact, np.finfo(float).tiny))
-    # log p - log(1 - p), where 1 - p is at least what a double can tell from 0
-    return np.asarray(logs - np.log(np.maximum(-np.expm1(logs), np.finfo(float).eps / 2)))

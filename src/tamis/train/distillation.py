@@ -16,10 +16,11 @@ import xxhash
 from torch import Tensor, nn
 
 from tamis.base.errors import InputError
+from tamis.models.architectures.mono import Mono, form_of
 from tamis.models.checkpoint import TOKENIZER, Checkpoint, load_checkpoint, save_checkpoint
 from tamis.models.config import read_raw_config
 from tamis.models.encoder import Encoder
-from tamis.models.long_plan import is_long
+from tamis.models.network import Network, Pointwise
 from tamis.models.settings import changed
 from tamis.models.tokenizer import Tokenizer, open_tokenizer
 from tamis.train.batch import RankingBatch
@@ -32,13 +33,12 @@ from tamis.train.masked import read_vocabulary
 from tamis.train.objective import padded
 from tamis.train.pretrain_task import load_or_draw, read, with_dropout
 from tamis.train.processes import Processes, own_device
-from tamis.train.ranking import Ranker as RankingModel
-from tamis.train.ranking import RankingTask, check_segments
+from tamis.train.ranking import RankingTask
 from tamis.train.ranking_loss import ranking_loss
 from tamis.train.recipe import Loss, Model, Recipe, in_pairs, in_steps
 from tamis.train.sources import Examples as RankingExamples
 from tamis.train.sources import read_examples
-from tamis.train.start import load_start
+from tamis.train.start import begun, check_segments, load_start
 from tamis.train.state import LAST, has_state, require_new
 from tamis.train.watch import Watch
 
@@ -153,16 +153,17 @@ def _distiller(student: Encoder, teacher: Encoder, terms: Terms, seed: int) -> D
 class Taught(nn.Module):
     """A ranker whose loss has a teacher's scores of the same inputs."""
 
-    def __init__(self, student: RankingModel, teacher: Encoder, loss: Loss) -> None:
+    def __init__(self, student: Network, teacher: Network, loss: Loss) -> None:
         super().__init__()
-        self.student, self.loss = student, loss
+        self.network, self.loss = student, loss
+        teacher.packed = student.packed
         # in a tuple, as in `Distiller`: it is not trained
-        self._teacher = (RankingModel(teacher.requires_grad_(False), loss, packed=student.packed).eval(),)
+        self._teacher = (teacher.requires_grad_(False).eval(),)
 
     def forward(self, batch: RankingBatch) -> Tensor:
         with torch.no_grad():
-            theirs = self._teacher[0].margins(batch.inputs)
-        return _loss(self.student.margins(batch.inputs), theirs, batch, self.loss)
+            theirs = self._teacher[0](batch.inputs)
+        return _loss(self.network(batch.inputs), theirs, batch, self.loss)
 
 
 class TaughtInside(nn.Module):
@@ -228,7 +229,7 @@ def _lesson(phase: Ranker, start: Checkpoint, watch: Watch) -> _Lesson:
         plan = changed(plan, limits=changed(phase.limits, total=shorter))
     dev = None
     if plan.dev is not None:
-        dev = open_dev(plan.dev, tokenizer, start.config, plan.limits, pairs=pairs)
+        dev = open_dev(plan.dev)
     examples = read_examples(plan, tokenizer, watch)
     return _Lesson(phase, in_steps(plan, examples.stream.epoch), teacher, examples, dev)
 
@@ -236,7 +237,7 @@ def _lesson(phase: Ranker, start: Checkpoint, watch: Watch) -> _Lesson:
 def _ranker_task(
     recipe: DistillRecipe, lesson: _Lesson, start: Checkpoint, device: str
 ) -> RankerDistillation:
-    task = RankingTask(lesson.plan, start, lesson.examples, lesson.dev, device)
+    task = RankingTask(lesson.plan, begun(start, lesson.plan), lesson.examples, lesson.dev, device)
     teacher = lesson.teacher
     seen = f"{recipe} {teacher and teacher.fingerprint}"  # of the phase before too, which is not done again
     return RankerDistillation(task, _taught(task, teacher, lesson.phase), seen)
@@ -246,10 +247,11 @@ def _taught(task: RankingTask, teacher: Checkpoint | None, phase: Ranker) -> nn.
     """The student of a task, with a loss that has a teacher's scores, and its terms."""
     if teacher is None:
         return task.module
-    theirs = Encoder.from_checkpoint(teacher).to(task.device)
+    network, theirs = task.module.network, Pointwise.of(teacher).to(task.device)
     if phase.terms is None or not phase.terms.count:
-        return Taught(task.module, theirs, phase.loss)
-    distiller = _distiller(task.module.encoder, theirs, phase.terms, phase.run.seed)
+        return Taught(network, theirs, phase.loss)
+    assert network.encoder is not None
+    distiller = _distiller(network.encoder, theirs.encoder, phase.terms, phase.run.seed)
     return TaughtInside(distiller, phase.loss).to(task.device)
 
 
@@ -257,14 +259,13 @@ def load_ranker(name: str, revision: str | None) -> Checkpoint:
     """A teacher, which unlike a start must have its head, and one that has learned to score single texts or
     pairs with it."""
     checkpoint = load_checkpoint(load_start(Model(name, revision), seed=0, forms=True).folder)
-    long = is_long(checkpoint.folder)
-    if long or checkpoint.config.texts:
+    kind = checkpoint.architecture
+    if kind.name != "mono" and kind.name not in Mono.reads:
         raise InputError(
-            f"the teacher {name} is a {'model of long documents' if long else 'listwise model'}, "
-            "which scores no text by itself",
+            f"the teacher {name} is a {kind.kind} model, which does not score a text by itself",
             remedy="learn from a run of its scores",
         )
-    return checkpoint
+    return Mono.adopted(checkpoint) if kind.name == "cascade" else checkpoint
 
 
 # What two models must have in common.
@@ -279,10 +280,10 @@ def _check_reads(teacher: Checkpoint, start: Checkpoint, tokenizer: Tokenizer, *
             f"inputs of {wanted} segments for a teacher of {found} ({teacher.folder})",
             remedy="use a student without third_segment, or a teacher with it",
         )
-    if teacher.config.form != start.config.form:
+    theirs, own = form_of(teacher), form_of(start)
+    if theirs != own:
         raise InputError(
-            f"the teacher {teacher.folder} reads inputs of the form {teacher.config.form}, "
-            f"the student of the form {start.config.form}",
+            f"the teacher {teacher.folder} reads inputs of the form {theirs}, the student of the form {own}",
             remedy="start the student from the teacher, or learn from a run of its scores",
         )
 

@@ -32,37 +32,36 @@ import numpy as np
 import torch
 import xxhash
 
-from tamis.base.errors import CorruptError, InputError, TamisError
+from tamis.base.errors import CorruptError, InputError, TamisError, some
 from tamis.core.journal import remove as remove_journal
-from tamis.core.language import calls, parse
+from tamis.core.language import parse
 from tamis.core.ranking import Ranking, Run
-from tamis.core.registry import SEARCHING, build
+from tamis.core.registry import build, searches
 from tamis.core.runtime import Device, Runtime
 from tamis.core.stage import Stage
 from tamis.evaluate.folds import Fold, make_folds, read_folds, write_folds
 from tamis.formats import Qrels, read_corpus, read_qrels, read_queries
 from tamis.formats.irds import dataset_name
 from tamis.index.index import Index
+from tamis.index.manifest import is_index
+from tamis.models.architectures.duo import Duo
+from tamis.models.architectures.mono import Mono
 from tamis.models.settings import changed
 from tamis.rank.given_run import GivenRun
 from tamis.storage.files import atomic_write, make_folder, open_bytes, read_text, storage_errors
-from tamis.train.batch import QUERY_LIMIT
 from tamis.train.dev import texts_of_candidates
-from tamis.train.longdoc import open_start as open_long_start
-from tamis.train.longdoc import train_by_recipe as train_long_by_recipe
-from tamis.train.longdoc_data import gains_fingerprint, read_gains
-from tamis.train.longdoc_recipe import LongRecipe
+from tamis.train.gains import gains_fingerprint, read_gains
 from tamis.train.loop import Result
 from tamis.train.processes import Processes, own_device
-from tamis.train.ranking import open_start, train_by_recipe
+from tamis.train.ranking import train_by_recipe
 from tamis.train.recipe import Data, Dev, Folds, Recipe, in_pairs
+from tamis.train.start import begin
 from tamis.train.state import has_state
 from tamis.train.triples import file_fingerprint
 from tamis.train.watch import Watch
 
 FOLDS, DONE, RUN = "folds.json", "done.json", "test.run"
 _JOURNAL = "test.journal"
-_NAMED = 5  # ids that a message names
 _R = TypeVar("_R", bound=Recipe)
 
 
@@ -93,8 +92,7 @@ def train_folds(
     _check_out(out, folders, folds, resume)
     candidates, left_out = _candidates(recipe, folds)
     if left_out:
-        some = ", ".join(left_out[:_NAMED]) + (", ..." if len(left_out) > _NAMED else "")
-        watch.left_out(f"{len(left_out):,} test queries without candidates: {some}")
+        watch.left_out(f"{len(left_out):,} test queries without candidates: {some(left_out)}")
     own = own_device(device)
     with Processes(torch.device("cpu" if own == "auto" else own)) as processes:
         if processes.first:
@@ -235,11 +233,11 @@ def _check_out(out: Path, folders: Sequence[Path], folds: Sequence[Fold], resume
     """Nothing is trained over another run, or on other folds than it was begun with."""
     begun = any((folder / DONE).exists() or has_state(folder) for folder in (out, *folders))
     if begun and not resume:
-        raise InputError(f"{out} has a training run in it", remedy="add --resume, or give another folder")
+        raise InputError(f"{out} contains a training run", remedy="add --resume, or give another folder")
     if begun and (out / FOLDS).exists() and read_folds(out / FOLDS) != list(folds):
         raise InputError(
             f"{out / FOLDS} has other folds than the recipe",
-            remedy="go on with those that it was begun with, or train into another folder",
+            remedy="resume with the folds it was started with, or train into another folder",
         )
 
 
@@ -251,14 +249,13 @@ def _trained(
         if before != digest:
             raise InputError(
                 f"{folder} was trained by another recipe, on other folds or other data",
-                remedy="go on with what it was begun with, or train into another folder",
+                remedy="resume with what it was started with, or train into another folder",
             )
         if not result.model.is_dir():
             raise InputError(f"{result.model} is gone", remedy=f"delete {folder}: --resume trains it again")
         return result
-    job: Callable[..., Result] = train_long_by_recipe if isinstance(recipe, LongRecipe) else train_by_recipe
     try:
-        result = job(recipe, folder, device=device, resume=resume, watch=watch)
+        result = train_by_recipe(recipe, folder, device=device, resume=resume, watch=watch)
     except InputError as error:
         raise InputError(f"{folder.name}: {error.problem}", remedy=error.remedy) from error
     if first:
@@ -288,7 +285,7 @@ class _Contents:
 
     def start(self, recipe: Recipe) -> str:
         """Of the model that training starts from, weights and all."""
-        return self._once("start", recipe.model.start, lambda _: _start_fingerprint(recipe))
+        return self._once("start", recipe.model.start, lambda _: begin(recipe).fingerprint)
 
     def file(self, path: str) -> str:
         return self._once("file", path, _file_digest)
@@ -302,12 +299,6 @@ class _Contents:
         return self._known[kind, name]
 
 
-def _start_fingerprint(recipe: Recipe) -> str:
-    if isinstance(recipe, LongRecipe):
-        return open_long_start(recipe.model, recipe.longdoc, recipe.run.seed).fingerprint
-    return open_start(recipe).fingerprint
-
-
 def _file_digest(path: str) -> str:
     if dataset_name(path) is not None:  # of ir_datasets, where a name has one content
         return path
@@ -319,7 +310,7 @@ def _file_digest(path: str) -> str:
 
 
 def _corpus_digest(path: str) -> str:
-    if (Path(path) / "manifest.json").is_file():
+    if is_index(path):
         return Index.open(path).fingerprint
     if not Path(path).is_dir():
         return _file_digest(path)
@@ -348,8 +339,8 @@ def _digest(recipe: Recipe, contents: _Contents) -> str:
             judged = read_qrels(each.qrels)
             wanted = sorted(judged if each.only is None else judged.keys() & set(each.only))
             seen.update(repr([(qid, sorted(judged[qid].items())) for qid in wanted]).encode())
-    if isinstance(recipe, LongRecipe) and recipe.gains is not None:
-        gains = read_gains(recipe.gains, recipe.longdoc.gains)
+    if recipe.gains is not None and recipe.architecture is not None:
+        gains = read_gains(recipe.gains, recipe.architecture.settings.gains)
         asked = [qid for each in recipe.data for qid in each.only or ()]
         whole = any(each.only is None for each in recipe.data)
         seen.update(gains_fingerprint(gains, None if whole else frozenset(asked)).encode())
@@ -390,27 +381,18 @@ def pipeline_of(recipe: Recipe) -> str:
     """
     if recipe.folds is not None and recipe.folds.pipeline is not None:
         return recipe.folds.pipeline
-    if isinstance(recipe, LongRecipe):
-        plan = recipe.longdoc
-        if plan.kind == "maxp":
-            mono = f"mono(model={{model}}, query_limit={plan.query}, limit={plan.sequence})"
-            cut = f"window={plan.window}, stride={plan.stride}, unit=tokens, title=once"
-            return f"maxp({mono}, {cut}, passages={plan.passages})"
-        return "cedr(model={model})" if plan.even else "parade(model={model})"
-    stage = "duo" if in_pairs(recipe) else "mono"
-    query = recipe.limits.query or QUERY_LIMIT[stage]
-    return f"{stage}(model={{model}}, query_limit={query}, limit={recipe.limits.total})"
+    kind = recipe.architecture or (Duo() if in_pairs(recipe) else Mono())
+    return kind.pipeline(recipe.limits.query or kind.query_limit, recipe.limits.total)
 
 
 def _check_pipeline(template: str) -> None:
     """Before hours of training: that it can be made, and that it ranks what it is given."""
     node = parse(template.replace("{model}", json.dumps("model")))
-    for call in calls(node):
-        if call.name in SEARCHING:
-            raise InputError(
-                f"{call.name} in pipeline of [folds] searches, and the run has the candidates",
-                remedy="leave it out",
-            )
+    for name in searches(node):
+        raise InputError(
+            f"{name} in pipeline of [folds] searches, but the candidates come from the run",
+            remedy="leave it out",
+        )
     build(node)
 
 

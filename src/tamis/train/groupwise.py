@@ -98,7 +98,7 @@ def train_groupwise(
         fitted = _fitted(model, lists, steps, learning_rate)
     if not all(np.isfinite(part).all() for layer in fitted.layers for part in layer):
         raise InputError(
-            f"a learning rate of {learning_rate} ends in weights that are no numbers",
+            f"a learning rate of {learning_rate} leads to weights that are not numbers",
             remedy="use a smaller one",
         )
     return fitted
@@ -113,7 +113,7 @@ def _gains(
         grades, own = qrels[qid], weights.get(qid, {})
         gains = [max(grades.get(each, 0), 0) * own.get(each, 1.0) for each in candidates[qid].ids]
         if not all(np.isfinite(gain) and gain >= 0 for gain in gains):
-            raise InputError(f"a weight of query {qid!r} is below 0 or no number", remedy="use 0 or more")
+            raise InputError(f"a weight of query {qid!r} is below 0 or not a number", remedy="use 0 or more")
         if any(gains):
             found[qid] = np.array(gains, dtype=np.float64)
     if not found:

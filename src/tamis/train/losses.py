@@ -148,7 +148,7 @@ def margin_mse(
     _same_size(scores, targets, "student's scores", "teacher's")
     errors = scores - targets
     if (offsets is None) == (pairs is None):
-        raise InputError("margins are of pairs or of groups", remedy="give either pairs or ends")
+        raise InputError("margins need either pairs or groups", remedy="give either pairs or offsets")
     if pairs is not None:
         if not len(pairs):
             raise _empty()
@@ -280,7 +280,7 @@ def _groups(scores: Tensor, offsets: Tensor) -> _Groups:
         if int(offsets[0]) != 0 or int(offsets[-1]) != len(scores):
             raise InputError(
                 f"groups from {int(offsets[0])} to {int(offsets[-1])} of {len(scores)} scores",
-                remedy="give ends from 0 to the number of scores",
+                remedy="give offsets from 0 to the number of scores",
             )
         if int(offsets.diff().min()) < 1:
             raise InputError("a group without a text", remedy="leave it out")

@@ -88,7 +88,9 @@ def coordinate_ascent(
     [0.7, -0.3]
     """
     if size < 1 or restarts < 0:
-        raise InputError(f"{size} features and {restarts} restarts", remedy="use at least 1, and 0")
+        raise InputError(
+            f"{size} features and {restarts} restarts", remedy="use at least 1 feature and 0 or more restarts"
+        )
     rng = seeded(seed)
     starts = [np.ones(size), *(rng.uniform(-1, 1, size) for _ in range(restarts))]
     climbed = [_climb(value, start / np.abs(start).sum(), rng) for start in starts]
@@ -172,7 +174,7 @@ def trainable(candidates: Mapping[str, Ranking], qrels: Qrels) -> list[str]:
     judged = [qid for qid in candidates if any(grade > 0 for grade in qrels.get(qid, {}).values())]
     if not judged:
         raise InputError(
-            "no query with candidates has a relevant document", remedy="check that their query ids are alike"
+            "no query with candidates has a relevant document", remedy="check that the query ids match"
         )
     return judged
 

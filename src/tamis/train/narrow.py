@@ -84,6 +84,7 @@ def narrowed(
         name,
         {**drawn.raw_config, "max_position_embeddings": positions},
         drawn=drawn.drawn - set(_TABLES),
+        architecture=drawn.architecture,
     )
 
 

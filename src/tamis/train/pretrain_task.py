@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tamis.models.architectures.mono import form_of, in_form
 from tamis.models.checkpoint import Checkpoint, save_checkpoint, with_third_segment
 from tamis.models.encoder import Encoder
 from tamis.models.tokenizer import Tokenizer, open_tokenizer
@@ -27,7 +28,7 @@ from tamis.train.processes import own_device
 from tamis.train.recipe import Model
 from tamis.train.rop import Bags, read_bags
 from tamis.train.scratch import from_scratch
-from tamis.train.start import load_start, with_form
+from tamis.train.start import load_start
 from tamis.train.state import require_new
 from tamis.train.watch import Watch
 
@@ -131,7 +132,7 @@ def load_or_draw(model: Model, random: Random | None, seed: int, *, forms: bool 
         labels=model.labels,
         seed=seed,
     )
-    drawn = with_form(drawn, drawn.config.form if forms else "default")
+    drawn = in_form(drawn, form_of(drawn) if forms else "default")
     return with_third_segment(drawn, seed) if model.third_segment else drawn
 
 

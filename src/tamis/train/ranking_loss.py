@@ -28,6 +28,13 @@ def ranking_loss(margins: Tensor, batch: RankingBatch, loss: Loss) -> Tensor:
             remedy="give scores to all, or use a loss that learns from labels",
         )
 
+    expected = len(batch.labels) if batch.pairs is None else len(batch.pairs)
+    if margins.shape != (expected,):
+        raise InputError(
+            f"the network gives {list(margins.shape)} where {expected:,} scores are expected",
+            remedy="return one number for each thing that is scored from forward",
+        )
+
     def there(values: Array) -> Tensor:
         host = torch.from_numpy(np.ascontiguousarray(values))
         if margins.is_cuda:  # from pinned memory, so that the copy need not be waited for

@@ -18,13 +18,13 @@ relative to the working directory.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
-from typing import Literal, TypeVar, cast
+from typing import Literal, TypeVar
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from tamis.base.errors import InputError
+from tamis.models.architecture import Architecture
 from tamis.models.settings import (
     BelowOne,
     Count,
@@ -39,11 +39,11 @@ from tamis.models.settings import (
 )
 from tamis.text.topics import TopicField
 from tamis.train.bases import bundled, read_tables
+from tamis.train.recipe_architecture import with_architecture
 from tamis.train.recipe_model import Model, Narrow
 
 __all__ = [
     "KINDS",
-    "TABLES",
     "Curriculum",
     "Data",
     "Dev",
@@ -291,6 +291,8 @@ class Recipe(Settings):
     ('softmax', 2e-05)
     """
 
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
     model: Model
     data: tuple[Data, ...]
     optimiser: Optimiser
@@ -301,6 +303,8 @@ class Recipe(Settings):
     dev: Dev | None = None
     about: str = ""  # a note, which changes nothing
     folds: Folds | None = None
+    architecture: Architecture | None = None  # of the model, and its table; by default mono, or of pairs duo
+    gains: Text | None = None  # of pcgm: a file of gains, see `tamis.train.gains`
 
     def model_post_init(self, _: object) -> None:
         if not self.data:
@@ -314,6 +318,11 @@ class Recipe(Settings):
                 f"form of [model] is of inputs with one text, and {self.examples.kind} examples have two",
                 remedy="leave it out",
             )
+        if self.architecture is not None:
+            self.architecture.check_recipe(self)
+        if self.gains is not None and not (self.architecture and self.architecture.learns_gains):
+            kind = self.architecture.kind if self.architecture else "mono"
+            raise InputError(f"a {kind} model does not learn gains", remedy="leave out `gains`")
 
 
 def _check_chain(data: tuple[Data, ...], steps: int | None) -> None:
@@ -425,7 +434,7 @@ KINDS: Mapping[LossName, tuple[Kind, ...]] = {
 
 
 def read_recipe(path: str | Path) -> Recipe:
-    """The recipe of a file, on top of its base: of the kind that its table among `TABLES` says.
+    """The recipe of a file, on top of its base: for the architecture that has a table in it.
 
     >>> file = getfixture("tmp_path") / "mine.toml"
     >>> _ = file.write_text('''
@@ -444,28 +453,7 @@ def read_recipe(path: str | Path) -> Recipe:
     ('my-encoder', 1e-05, 100000)
     """
     tables = read_tables(path, "train")
-    named = [name for name in TABLES if name in tables]
-    if len(named) > 1:
-        raise InputError(
-            f"the recipe has [{named[0]}] and [{named[1]}]",
-            remedy="leave out one of them: a model has one architecture",
-            path=path,
-        )
-    return build(kind_of(named[0]) if named else Recipe, tables, path)
-
-
-#: The tables that make a recipe one for another architecture than mono's and duo's, of which it may have one.
-TABLES = {
-    "cascade": "tamis.train.cascade_recipe.CascadeRecipe",
-    "listwise": "tamis.train.listwise_recipe.ListRecipe",
-    "longdoc": "tamis.train.longdoc_recipe.LongRecipe",
-}
-
-
-def kind_of(table: str) -> type[Recipe]:
-    """The recipe that has a table."""
-    module, _, name = TABLES[table].rpartition(".")
-    return cast(type[Recipe], getattr(import_module(module), name))
+    return build(Recipe, with_architecture(tables, path), path)
 
 
 _R = TypeVar("_R", bound=Recipe)

@@ -10,9 +10,11 @@ import xxhash
 
 from tamis.base.arrays import Array
 from tamis.base.errors import InputError
+from tamis.models.architectures.mono import Mono
 from tamis.models.checkpoint import CONFIG, TOKENIZER, Checkpoint
 from tamis.models.config import parse_config, read_raw_config
 from tamis.models.names import Shape, shapes
+from tamis.models.record import read_record
 from tamis.models.weights import LazyTensors
 
 _DEVIATION = 0.02  # BERT's initializer_range
@@ -36,7 +38,7 @@ def from_scratch(
     seed: int = 0,
 ) -> Checkpoint:
     """A checkpoint of random weights, drawn from `seed`, with the tokenizer and, where no size is given, the
-    shape of the model in `folder`. Its weights, if there are any, are not read.
+    shape of the model in `folder`. Its weights, if there are any, are not read; the form of its inputs is.
 
     >>> from_scratch(getfixture("tmp_path"))
     Traceback (most recent call last):
@@ -44,9 +46,10 @@ def from_scratch(
     """
     folder = Path(folder)
     raw = read_raw_config(folder / CONFIG)
+    model = read_record(raw, parse_config(raw, folder / CONFIG), (), folder)
     names = _DISTILBERT_SIZES if raw.get("model_type") == "distilbert" else _SIZES
     given = {"layers": layers, "hidden": hidden, "heads": heads, "feed_forward": feed_forward}
-    raw |= {names[size]: value for size, value in given.items() if value is not None}
+    raw = raw | {names[size]: value for size, value in given.items() if value is not None}
     if hidden is not None or heads is not None:
         width, count = raw.get(names["hidden"]), raw.get(names["heads"])
         if isinstance(width, int) and isinstance(count, int) and width % count:
@@ -61,7 +64,8 @@ def from_scratch(
         for number, (name, shape) in enumerate(shapes(config).items())
     }
     fingerprint = xxhash.xxh3_64(described.encode()).hexdigest()
-    return Checkpoint(folder, config, LazyTensors(readers), fingerprint, raw, drawn=frozenset(readers))
+    kind = model if isinstance(model, Mono) else Mono()
+    return Checkpoint(folder, config, LazyTensors(readers), fingerprint, raw, frozenset(readers), kind)
 
 
 def _drawn(name: str, shape: Shape, seed: int, number: int) -> Array:

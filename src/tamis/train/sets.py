@@ -24,7 +24,8 @@ import xxhash
 
 from tamis.base.arrays import Array, ranges
 from tamis.base.errors import CorruptError, InputError, TamisError
-from tamis.models.templates import Tokenised
+from tamis.models.inputs import Tokenised
+from tamis.models.inputs import offsets_of as offsets_of
 from tamis.storage.columns import Column, ColumnInfo, ColumnWriter, write_column
 from tamis.storage.files import TEMPORARY, atomic_write, make_folder, storage_errors, sync_folder, unreadable
 
@@ -266,15 +267,6 @@ def length_matched(data: TrainingSet, tokens: int) -> TrainingSet:
         at = ranges(old.offsets[:-1][some], counts[some])
         ids[offsets[start] : offsets[start] + len(at)] = old.ids[at]
     return replace(data, documents=Tokenised(ids, offsets, old.lengths))
-
-
-def offsets_of(counts: Array) -> Array:
-    """Where lists of these lengths end when they lie end to end.
-
-    >>> offsets_of(np.array([2, 0, 3])).tolist()
-    [0, 2, 2, 5]
-    """
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
 
 
 # -- on disk

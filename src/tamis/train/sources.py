@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import xxhash
 
@@ -12,7 +11,7 @@ from tamis.base.documents import Document
 from tamis.base.errors import InputError
 from tamis.core.ranking import Run
 from tamis.formats import read_corpus, read_qrels, read_queries
-from tamis.index.index import Index
+from tamis.index.index import Index, index_of
 from tamis.models.tokenizer import Tokenizer
 from tamis.train import examples
 from tamis.train.dev import chosen, shortfalls
@@ -164,9 +163,8 @@ def open_set(
 
 
 def _documents(data: Data) -> Index | Iterable[Document]:
-    if len(data.corpus) == 1 and (Path(data.corpus[0]) / "manifest.json").is_file():
-        return Index.open(data.corpus[0])
-    return read_corpus(*data.corpus)
+    index = index_of(data.corpus)
+    return read_corpus(*data.corpus) if index is None else index
 
 
 def _stream(data: TrainingSet, drawn: Drawn, recipe: Recipe) -> Stream:
@@ -188,7 +186,7 @@ def _check_set(data: TrainingSet, recipe: Recipe) -> None:
         raise InputError("the training set has no teacher's scores", remedy="use a loss that needs none")
     if recipe.examples.curriculum is not None and data.candidates is None:
         raise InputError(
-            "a curriculum is by the ranks of candidates, and the training set has none",
+            "a curriculum needs the ranks of candidates, and the training set has none",
             remedy="give run, or an index as the corpus, or leave out the curriculum",
         )
 

@@ -9,34 +9,43 @@ from functools import partial
 import xxhash
 
 from tamis.base.errors import InputError
-from tamis.infer.scorer import bundled_folder, load_bundled
+from tamis.models.architectures.duo import Duo
+from tamis.models.architectures.mono import Mono, MonoSettings, form_of, in_form
+from tamis.models.bundled import bundled_folder, load_bundled
 from tamis.models.checkpoint import Checkpoint, load_checkpoint, with_third_segment
 from tamis.models.names import shapes
-from tamis.models.templates import ABLATED, Form, ablated
+from tamis.models.templates import Form
 from tamis.models.weights import LazyTensors
 from tamis.train.factorise import factorised
+from tamis.train.learning import learning_of
 from tamis.train.narrow import narrowed
-from tamis.train.recipe import Model
+from tamis.train.recipe import Model, Recipe, in_pairs
 
+_SEGMENTS = 3  # of an input with two texts
 _LAYERS = {"distilbert": "n_layers"}  # what config.json calls them; in other families num_hidden_layers
 
 
 def load_start(model: Model, seed: int, *, forms: bool = False) -> Checkpoint:
-    """The checkpoint that training starts from; what it lacks is drawn from `seed`. Who makes inputs in other
-    forms than the default says so: else a model that asks for one is refused.
+    """The checkpoint that training starts from, as a pointwise one; what it lacks is drawn from `seed`. A
+    caller that makes inputs in other forms than the default says so: else a model that asks for one is
+    refused.
 
     >>> load_start(Model(str(getfixture("tmp_path"))), seed=0)
     Traceback (most recent call last):
     tamis.base.errors.InputError: .../config.json: no such file: check the path
     """
+    stored, form = _stored(model, seed, forms=forms)
+    return in_form(stored, form)
+
+
+def _stored(model: Model, seed: int, *, forms: bool) -> tuple[Checkpoint, Form]:
+    """The checkpoint with what it has beside the encoder, and the form of its inputs as a pointwise one."""
     bundled = bundled_folder(model.start)
     if bundled is not None:
         load_bundled(bundled)  # to be sure of it: with another head it has another fingerprint
     checkpoint = load_checkpoint(
         bundled or model.start, model.revision, require_head=False, labels=model.labels, seed=seed
     )
-    # what is trained from a listwise model is one only if `begin_lists` makes it so
-    checkpoint = replace(checkpoint, config=replace(checkpoint.config, texts=0))
     if model.layers is not None:
         checkpoint = keep_layers(checkpoint, model.layers)
     if model.embedding is not None:
@@ -52,30 +61,45 @@ def load_start(model: Model, seed: int, *, forms: bool = False) -> Checkpoint:
             positions=sizes.positions,
             seed=seed,
         )
-    checkpoint = with_form(checkpoint, model.form or checkpoint.config.form)
+    form = model.form or form_of(checkpoint)
     if model.form not in (None, "default") and not forms:
         raise InputError(
             f"form of [model] is {model.form!r}, and only mono has inputs in that form", remedy="leave it out"
         )
-    if checkpoint.config.form != "default" and not forms:
+    if form != "default" and not forms:
         raise InputError(
-            f"{model.start} is for inputs of the form {checkpoint.config.form}, and only mono has those",
+            f"{model.start} is for inputs of the form {form}, and only mono has those",
             remedy="start from another model, or train it as a mono",
         )
-    return with_third_segment(checkpoint, seed) if model.third_segment else checkpoint
+    return with_third_segment(checkpoint, seed) if model.third_segment else checkpoint, form
 
 
-def with_form(checkpoint: Checkpoint, form: Form) -> Checkpoint:
-    """The checkpoint with inputs in that form. A table of embeddings that it does without is zero, and its
-    training has to leave it so (`ABLATED`)."""
-    if form == checkpoint.config.form and form not in ABLATED:
-        return checkpoint
-    return replace(
-        checkpoint,
-        config=replace(checkpoint.config, form=form),
-        tensors=ablated(checkpoint.tensors, form) if form in ABLATED else checkpoint.tensors,
-        fingerprint=xxhash.xxh3_64(f"{checkpoint.fingerprint} {form}".encode()).hexdigest(),
-    )
+def begin(recipe: Recipe) -> Checkpoint:
+    """The model that a recipe's training starts from: its checkpoint as one of its architecture."""
+    kind, pairs = recipe.architecture, in_pairs(recipe)
+    pointwise = isinstance(kind, Mono) or (kind is None and not pairs)
+    start, form = _stored(recipe.model, recipe.run.seed, forms=pointwise)
+    if kind is None or kind == Mono():
+        kind = Duo() if pairs else Mono(MonoSettings(form=form))
+    made = kind.begin(start, recipe.run.seed)
+    check_segments(made, recipe)
+    learning_of(recipe, made).check()
+    return made
+
+
+def begun(start: Checkpoint, recipe: Recipe) -> Checkpoint:
+    """A pointwise start as what a recipe of `tamis distill` trains: of pairs a duo."""
+    return Duo().begin(start) if in_pairs(recipe) else start
+
+
+def check_segments(start: Checkpoint, recipe: Recipe) -> None:
+    """Before anything is read: that a model of two texts an input can tell them apart."""
+    if in_pairs(recipe) and start.config.segments < _SEGMENTS:
+        kind, found = recipe.examples.kind, start.config.segments
+        raise InputError(
+            f"{kind} examples have {_SEGMENTS} segments, and {start.folder} knows {found}",
+            remedy="add third_segment = true to [model], or in distillation to [student]",
+        )
 
 
 def keep_layers(checkpoint: Checkpoint, layers: Sequence[int]) -> Checkpoint:

@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 
 from tamis.base.errors import CorruptError, InputError
-from tamis.models.long_checkpoint import put_back, remove_old
 from tamis.storage.files import TEMPORARY, atomic_write, is_temporary, make_folder, storage_errors, unreadable
-from tamis.storage.markers import unmark
 
 STATE = Path("state", "state.pt")
 LAST, BEST = "last", "best"  # models
 LOG = "log.jsonl"
+#: What is said of a run that left a log or a first model, but nothing to go on from.
+BEFORE = "a training run that stopped before its first checkpoint"
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ def load_state(out: Path, recipe: str) -> State | None:
     if state.recipe != recipe:
         raise InputError(
             f"{path} is of another recipe, other data or another start",
-            remedy="go on with the recipe that it was begun with, or train into another folder",
+            remedy="resume with the recipe it was started with, or train into another folder",
         )
     return state
 
@@ -96,23 +96,19 @@ def require_new(out: Path, resume: bool) -> None:
         raise InputError(problem, remedy="train into another folder")
     if not begun and (out / LAST).exists():  # which is written after every state
         raise InputError(
-            f"{out} has a trained model in it, and no state to go on from",
+            f"{out} contains a trained model, but no state to resume from",
             remedy="train into another folder, or delete this one",
         )
-    if not resume and (begun or (out / BEST).exists()):
-        raise InputError(f"{out} has a training run in it", remedy="add --resume, or give another folder")
+    if not resume and begun:
+        raise InputError(f"{out} contains a training run", remedy="add --resume, or give another folder")
+    if not resume and (out / BEST).exists():
+        remedy = "add --resume to start it again, or give another folder"
+        raise InputError(f"{out} contains {BEFORE}", remedy=remedy)
 
 
 def clear_remains(out: Path) -> None:
     """Delete what a kill has left of what was being written: a state is three times as large as the model.
-    A model that was being replaced first gets its name back, for it lies among that. Folders have a marker,
-    and files a name that nothing else has; what has neither is not ours."""
-    for model in (BEST, LAST):
-        put_back(out / model)
-    for model in (BEST, LAST):
-        for path in out.glob(f"{TEMPORARY}{model}-*"):
-            remove_old(path, out / model)
-        unmark(out / model)
+    These files have names that nothing else has."""
     for folder in (out, out / STATE.parent, out / BEST, out / LAST):
         with storage_errors(folder):
             for path in filter(is_temporary, folder.glob(f"{TEMPORARY}*")):

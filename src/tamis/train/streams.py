@@ -53,7 +53,7 @@ def chain(parts: Sequence[tuple[Stream, int | None]]) -> Stream:
     [False, False, False, True, True]
     """
     if not parts or any(steps is None or steps < 1 for _, steps in parts[:-1]):
-        raise InputError("a chain of streams that have no end", remedy="give each but the last its steps")
+        raise InputError("a chain of endless streams", remedy="give each but the last its steps")
     starts = list(accumulate((steps or 0 for _, steps in parts[:-1]), initial=0))
 
     def batch(number: int) -> Batch:

@@ -116,7 +116,7 @@ class Lines:
             self._next += 1
             return row
         if not self._next:
-            raise InputError("no triple in it", remedy="check the file", path=str(self._path))
+            raise InputError("contains no triples", remedy="check the file", path=str(self._path))
         self._total = self._next
         self._rewind()
         return None

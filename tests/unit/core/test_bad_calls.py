@@ -20,7 +20,7 @@ def index(tmp_path: Path) -> Index:
     ("documents", "kind"), [(None, "NoneType"), (3, "int"), (Document("d", "t"), "Document")]
 )
 def test_what_is_no_list_of_documents(tmp_path: Path, index: Index, documents: Any, kind: str) -> None:
-    problem = rf"a {kind} is no list of documents: give an iterable of tamis\.Document\(id, text\)"
+    problem = rf"a {kind} is not a list of documents: give an iterable of tamis\.Document\(id, text\)"
     with pytest.raises(InputError, match=problem):
         Index.build(documents, tmp_path / "new")
     assert not (tmp_path / "new").exists()
@@ -31,12 +31,14 @@ def test_what_is_no_list_of_documents(tmp_path: Path, index: Index, documents: A
 
 @pytest.mark.parametrize("queries", [None, [None], 3, ["sieve", 3]])
 def test_what_is_no_query(index: Index, queries: Any) -> None:
-    with pytest.raises(InputError, match=r"is no query: give a text, a tamis\.Query\(id, text\) or a list"):
+    with pytest.raises(
+        InputError, match=r"is not a query: give a text, a tamis\.Query\(id, text\) or a list"
+    ):
         index.bm25()(queries)
 
 
 def test_a_run_of_no_queries(index: Index) -> None:
-    with pytest.raises(InputError, match="a NoneType is no query"):
+    with pytest.raises(InputError, match="a NoneType is not a query"):
         index.bm25().run(None)  # type: ignore[arg-type]
 
 

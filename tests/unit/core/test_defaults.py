@@ -10,8 +10,8 @@ from tamis import Document, Index
 from tamis.base.errors import ExpressionError
 from tamis.core.defaults import INTERACTIVE, NAMED
 from tamis.core.language import parse
-from tamis.core.registry import STAGES, build, check_searches
-from tamis.infer.scorer import bundled_models
+from tamis.core.registry import BUILT_IN, build, check_searches
+from tamis.models.bundled import bundled_models
 from tamis.serve.models import models_named
 
 
@@ -23,7 +23,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
 
 @pytest.mark.parametrize("name", NAMED)
 def test_a_name_searches_with_bundled_models_and_prints_as_its_pipeline(name: str, index: Index) -> None:
-    assert name not in STAGES
+    assert name not in BUILT_IN
     check_searches(parse(name))
     assert {each.model for each in models_named(parse(name))} <= set(bundled_models())
     named, whole = build(name, index), build(NAMED[name], index)

@@ -5,22 +5,19 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
-from importlib import import_module
 
 import pytest
 
 import tamis
-from tamis.core.registry import STAGES
+from tamis.core.registry import BUILT_IN, declared
 
 
-@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("name", BUILT_IN)
 def test_every_stage_of_the_language_is_there(name: str) -> None:
-    giver = STAGES[name][0]
-    if isinstance(giver, str):
-        module, _, attribute = giver.rpartition(".")
-        giver = getattr(import_module(module), attribute)
-    assert getattr(tamis, giver.__name__) is giver
-    assert giver.__name__ in tamis.__all__
+    found = declared(name)
+    assert found.name == name
+    assert getattr(tamis, found.__name__) is found
+    assert found.__name__ in tamis.__all__
 
 
 def test_every_name_is_there() -> None:

@@ -197,7 +197,7 @@ def test_over_an_index(tmp_path: Path, path: Path) -> None:
         run()
     assert str(caught.value) == (
         f"{path}: the index, run or model behind bm25 % 10 has changed since the journal was begun: "
-        "give another file name, or delete it to begin again"
+        "give another file name, or delete it to start again"
     )
     assert path.read_bytes() == before
 
@@ -298,7 +298,7 @@ def test_any_byte_flipped(whole: Whole, path: Path) -> None:
             run = Scored().run(FEW, journal=path)
         except (InputError, CorruptError) as error:
             refused += 1
-            assert str(error).endswith(("give another file name", "delete it to begin again"))
+            assert str(error).endswith(("give another file name", "delete it to start again"))
             assert path.read_bytes() == damaged
         else:
             assert all_facts(run) == expected, place
@@ -330,13 +330,16 @@ def refusal(path: Path, stage: Stage, queries: Sequence[Query]) -> str:
     with pytest.raises(InputError) as caught:
         stage.run(queries, journal=path)
     assert path.read_bytes() == before
-    assert str(caught.value).endswith(": give another file name, or delete it to begin again")
+    assert str(caught.value).endswith(": give another file name, or delete it to start again")
     return caught.value.problem.removeprefix(f"{path}: ")
 
 
 def test_the_journal_of_another_job_is_refused(path: Path) -> None:
     interrupted(path, 2)
-    assert refusal(path, Scored() % 5, QUERIES) == "the journal is of the pipeline scored, not of scored % 5"
+    assert (
+        refusal(path, Scored() % 5, QUERIES)
+        == "the journal belongs to the pipeline scored, not to scored % 5"
+    )
     assert (
         refusal(path, Scored(weights="w2"), QUERIES)
         == "the index, run or model behind scored has changed since the journal was begun"
@@ -350,7 +353,7 @@ def test_the_journal_of_another_job_is_refused(path: Path) -> None:
     }
     for name, queries in others.items():
         problem = refusal(path, Scored(), queries)
-        assert problem == f"the journal is of 10 other queries, not of these {len(queries)}", name
+        assert problem == f"the journal belongs to 10 other queries, not to these {len(queries)}", name
 
 
 def test_a_journal_of_another_job_with_nothing_in_it_is_begun_anew(path: Path) -> None:

@@ -12,6 +12,7 @@ from tamis import Document, Duo, Index, Mono, Query, Ranking, Run, Stage
 from tamis.core.language import Call
 from tamis.core.plan import calibrate, counts, plan, rerankers, sample, work_done
 from tamis.core.registry import build
+from tamis.models.checkpoint import load_checkpoint
 from tamis.rank.given_run import Documents, GivenRun
 
 
@@ -87,6 +88,17 @@ def test_a_search_is_taken_to_find_what_it_is_asked_for(index: Index) -> None:
 )
 def test_it_says_which_bound_its_numbers_are(pipeline: str, said: str) -> None:
     assert counts(build(pipeline)) == said
+
+
+def test_whole_documents_count_each_passage() -> None:
+    models = Path(__file__).parents[2] / "assets" / "checkpoints"
+    for model, stage in (("parade-max", "parade"), ("vanilla", "cedr")):
+        built = build(f'{stage}(model="{models / model}")')
+        about = load_checkpoint(models / model).architecture.settings
+        most = about.passages if stage == "parade" else -(-about.tokens // (about.sequence - about.query - 4))
+        assert most > 1
+        (step,) = plan(built, [0, 1, 10])
+        assert (step.inferences.tolist(), counts(built)) == ([0, most, 10 * most], "most")
 
 
 def test_stages_within_stages_are_counted(index: Index) -> None:

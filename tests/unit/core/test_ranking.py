@@ -124,7 +124,7 @@ def test_reordered_scores_never_increase() -> None:
     ("order", "scores"), [([0, 1], 3), ([0, 1, 1], 3), ([0, 1, 3], 3), ([-1, 0, 1], 3), ([0, 1, 2], 4)]
 )
 def test_reordered_takes_each_candidate_once(order: list[int], scores: int) -> None:
-    with pytest.raises(TamisError, match="not of these candidates"):
+    with pytest.raises(TamisError, match="do not belong to these candidates"):
         ranking().reordered(np.array(order), np.zeros(scores), ScoreKind.LOGIT)
 
 

@@ -10,7 +10,7 @@ import pytest
 from tamis import Ranking
 from tamis.base.errors import ExpressionError
 from tamis.core.language import Call, Value
-from tamis.core.registry import STAGES, build
+from tamis.core.registry import BUILT_IN, build
 from tamis.core.stage import Pipeline, Stage, TopK
 from tamis.index.feedback import RM3
 from tamis.rank.combine import Fuse, Interpolate, Normalise
@@ -56,8 +56,8 @@ class Both(Probe):
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(STAGES, "probe", (Probe, lambda index, stages, options: Probe(**options)))
-    monkeypatch.setitem(STAGES, "both", (Both, lambda index, stages, options: Both(*stages, **options)))
+    monkeypatch.setitem(BUILT_IN, "probe", Probe)
+    monkeypatch.setitem(BUILT_IN, "both", Both)
 
 
 # -- stages within stages
@@ -100,7 +100,10 @@ def test_a_stage_may_take_any_number_of_stages() -> None:
         ("fuse(rm3, rm3, stages=2)", "fuse has no option 'stages': it takes how, k"),
         ("normalise(rm3)", "normalise takes its options as name=value: it takes how"),
         ("fuse", "in fuse: fuse needs a stage: give one or more, as in fuse(bm25, ql)"),
-        ("interpolate(rm4)", f"there is no stage 'rm4': use {', '.join(STAGES)}, probe, both"),
+        (
+            "interpolate(rm4)",
+            f"'rm4' is not a stage: did you mean rm3? Use {', '.join(BUILT_IN)}, probe, both",
+        ),
         ("interpolate(rm3(terms=0))", "in rm3(terms=0): rm3 with terms=0, docs=10, weight=0.5: use terms"),
         ("interpolate(rm3, alpha=2)", "in interpolate(rm3, alpha=2): interpolate with alpha=2.0: use an"),
         (

@@ -198,12 +198,12 @@ def test_a_retriever_prepares_the_compiled_kernel(large: Index) -> None:
 
 
 def test_what_a_retriever_finds_comes_with_texts_and_origin(large: Index) -> None:
-    retriever = large.bm25()
+    retriever, asked = large.bm25(), Ranking(Query("q", "sieves"))
     found = (retriever % 2)("sieve")
     assert found.kind is ScoreKind.RETRIEVAL
     assert found.origin is retriever
     assert [document.text for document in found.documents()] == ["sieve", "sieve"]
     # idf log(1 + 1200.5 / 1200.5) = 0.693147; 1 / (1 + 0.9 * (0.6 + 0.4 * 1/1.5)) = 1 / 1.78
     assert found.scores.tolist() == pytest.approx([0.3894085] * 2, rel=1e-6)
-    assert [line.term for line in retriever.explain("sieves", "d7")] == ["siev"]
+    assert [line.term for line in retriever.explain(asked, retriever(asked), "d7")] == ["siev"]
     assert retriever.model == BM25()

@@ -227,13 +227,13 @@ def test_one_query() -> None:
     ("settings", "message"),
     [
         ({"baselines": ["nobody"]}, "the baseline 'nobody' is not among the runs"),
-        ({"test": "anova"}, "there is no test 'anova': use t or randomisation"),
-        ({"correction": "tukey"}, "there is no correction 'tukey'"),
-        ({"interval": "normal"}, "there is no interval 'normal'"),
-        ({"family": "some"}, "there is no family 'some'"),
+        ({"test": "anova"}, "'anova' is not a valid test: use t or randomisation"),
+        ({"correction": "tukey"}, "'tukey' is not a valid correction"),
+        ({"interval": "normal"}, "'normal' is not a valid interval"),
+        ({"family": "some"}, "'some' is not a valid family"),
         ({"alpha": 0}, "an alpha of 0"),
         ({"alpha": 5}, "an alpha of 5"),
-        ({"measures": ["nDGC@10"]}, "there is no measure 'nDGC@10'"),
+        ({"measures": ["nDGC@10"]}, "'nDGC@10' is not a measure"),
     ],
 )
 def test_bad_settings(settings: Any, message: str) -> None:
@@ -242,7 +242,7 @@ def test_bad_settings(settings: Any, message: str) -> None:
 
 
 def test_too_few_runs_and_too_many_baselines() -> None:
-    with pytest.raises(InputError, match="not two runs"):
+    with pytest.raises(InputError, match="fewer than two runs"):
         compare(QRELS, {"a": RUNS["best"]}, ["RR"])
     many = {f"r{i}": RUNS["best"] for i in range(27)}
     with pytest.raises(InputError, match="26 baselines: give at most 25"):

@@ -11,6 +11,7 @@ import pytest
 
 from tamis import Document, Query, Ranking
 from tamis.base.errors import InputError
+from tamis.core.candidates import placed
 from tamis.core.language import Call
 from tamis.core.ranking import ScoreKind
 from tamis.core.stage import Stage
@@ -27,7 +28,6 @@ from tamis.evaluate.diagnose import (
     with_other_sentence,
     with_query_term,
 )
-from tamis.rank.given_run import placed
 
 TEXT = "Flour falls through the sieve. Lumps stay on top of it. Soup goes from a pot into a bowl."
 

@@ -72,7 +72,7 @@ def test_what_is_written_is_read(tmp_path: Path, validation: bool) -> None:
     [
         ('[["1"], ["1", "2"]]', "the query '1' is in two folds"),
         ('[["1"]]', "1 groups of queries: use at least 2"),
-        ('[["1"], []]', "a fold without queries"),
+        ('[["1"], []]', "a fold has no queries"),
         ('[["1"], [2.5]]', "not the folds that are known here"),
         ('{"s1": ["1"]}', "not the folds that are known here"),
         ('[["1"],\n["2"', "line 2: not JSON"),
@@ -86,8 +86,8 @@ def test_what_is_written_is_read(tmp_path: Path, validation: bool) -> None:
             '{"a": {"train_qids": ["1"], "predict": {"dev": ["2"], "test": ["2"]}}}',
             "'2' is in the training and the test part of one fold",
         ),
-        ('{"a": {"train_qids": [], "predict": {"test": ["2"]}}}', "a fold without training queries"),
-        ("{}", "no fold in it"),
+        ('{"a": {"train_qids": [], "predict": {"test": ["2"]}}}', "a fold has no training queries"),
+        ("{}", "contains no folds"),
     ],
 )
 def test_bad_files(tmp_path: Path, text: str, problem: str) -> None:

@@ -44,9 +44,9 @@ CALLERS: dict[str, Callable[[Any], object]] = {
         ({"1": {"a": float("inf")}}, "the grade inf of 'a' is not a whole number"),
         ({"1": {"a": 1}, "2": {"b": None}}, "query '2': the grade None of 'b' is not a whole number"),
         ({"1": {"a": "1"}}, "the grade '1' of 'a' is not a whole number"),
-        ({"1": ["z"]}, r"the judgments of query '1' are no list: give \{docid: grade\}"),
-        ({"1": None}, "the judgments of query '1' are no NoneType"),
-        ([("1", "a", 1)], r"judgments are no list: give \{qid: \{docid: grade\}\}"),
+        ({"1": ["z"]}, r"the judgments of query '1' are a list: give a dict, \{docid: grade\}"),
+        ({"1": None}, "the judgments of query '1' are a NoneType"),
+        ([("1", "a", 1)], r"the judgments are a list: give a dict, \{qid: \{docid: grade\}\}"),
     ],
 )
 def test_what_is_no_judgment_is_refused(caller: str, qrels: Any, problem: str) -> None:

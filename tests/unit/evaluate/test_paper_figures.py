@@ -24,9 +24,8 @@ def test_a_dev_run_settles_the_first_twenty_by_pairs(
 ) -> None:
     """k1 = 20, 380 pairs: nearly as good as 50, at a seventh of the cost."""
     pytest.importorskip("torch")
-    from tamis.models.checkpoint import load_checkpoint
-    from tamis.models.tokenizer import Tokenizer
-    from tamis.train.dev import open_dev
+    from tamis.infer.scorer import Scorer
+    from tamis.train.dev import dev_stage, open_dev
     from tamis.train.recipe import Dev, Limits
 
     folder = tiny_checkpoint(tmp_path / "model", layers=1, hidden=16, heads=2, segments=3)
@@ -37,8 +36,11 @@ def test_a_dev_run_settles_the_first_twenty_by_pairs(
     (tmp_path / "run.txt").write_text("".join(f"q1 Q0 d{n} {n + 1} {40 - n} x\n" for n in range(30)))
     paths = {name: str(tmp_path / f"{name}.txt") for name in ("qrels", "run")}
     dev = Dev(queries=str(tmp_path / "q.jsonl"), corpus=(str(tmp_path / "c.jsonl"),), **paths)
-    found = open_dev(dev, Tokenizer(folder), load_checkpoint(folder).config, Limits(), pairs=True)
-    assert len(found.inputs) == 20 * 19 == 380
+    found = open_dev(dev)
+    stage = dev_stage(Scorer(folder, architectures=("duo",)), Limits())
+    assert isinstance(stage, Duo)
+    (inputs,), _, _ = stage.build_inputs(found.rankings)
+    assert len(inputs) == 20 * 19 == 380
     assert [len(ranking) for ranking in found.rankings] == [30]  # the others stay below
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,16 +17,17 @@ from hypothesis import strategies as st
 from tamis import Document, Index, Query
 from tamis.base.errors import ExpressionError, InputError
 from tamis.core.plan import rerankers
+from tamis.core.registry import build
 from tamis.core.runtime import Runtime
 from tamis.evaluate.budget import Budget, Latency, Point, choose, clearly_worse, frontier, shares_of_best
 from tamis.evaluate.candidates import Candidate, candidates, expression_of
 from tamis.evaluate.measures import evaluate
 from tamis.evaluate.report import html, summary
 from tamis.evaluate.sweep import Sweep
-from tamis.evaluate.tradeoff import Tradeoff, trade_off
+from tamis.evaluate.tradeoff import Tradeoff, described, trade_off
 from tamis.evaluate.tradeoff_plot import cost_plot, parameter_plot, plots
-from tamis.infer.score_cache import ScoreCache
 from tamis.rank.given_run import GivenRun
+from tamis.storage.score_cache import ScoreCache
 
 WORDS = [
     "river",
@@ -87,6 +89,9 @@ def template(place: Path, first: str = "bm25 % {k0}") -> str:
         ("bm25 % {k0} >> mono % {k1} >> duo % 3", {"k0": 9, "k1": 0}, "bm25 % 9 >> mono"),
         ("bm25 % {k0} >> mono % {k1} >> duo", {"k0": 9, "k1": 10}, "bm25 % 9 >> mono % 10 >> duo"),
         ("bm25 >> mono >> duo(k={k1}) % 5", {"k1": 0}, "bm25 >> mono % 5"),
+        ("given >> listwise(k={k1}, rounds=3) % 5", {"k1": 0}, "given % 5"),
+        ("given >> listwise(k={k1})", {"k1": 4}, "given >> listwise(k=4)"),
+        ("fuse(bm25, ql, k={k1})", {"k1": 0}, "fuse(bm25, ql, k=0)"),  # which is no number of candidates
         ("interpolate(mono % {k1} >> duo, alpha=0.5) % 7", {"k1": 0}, "interpolate(mono, alpha=0.5) % 7"),
         ('mono(model="a % 0, b") % {k}', {"k": 3}, 'mono(model="a % 0, b") % 3'),
         ("(bm25 % {k0} >> mono % {k1} >> duo) % 8", {"k0": 9, "k1": 0}, "bm25 % 9 >> mono % 8"),
@@ -148,13 +153,14 @@ def test_a_setting_is_worth_and_costs_what_it_does_alone(
             *candidates(sampled, {"k0": [10, 30], "k1": [4, 6]}, index),
         ]
 
-    found, alone = trade_off(some(), queries, qrels, "AP", timed=0), some()
-    for point, candidate in zip(found.points, alone, strict=True):
-        run = candidate.stage.run(queries)
-        assert point.value == pytest.approx(evaluate(qrels, run, ["AP"]).mean["AP"], abs=1e-15)
-        spent = sum(model.tally.inferences for model in rerankers(candidate.stage))
-        assert point.inferences == spent / len(queries)
+    found = trade_off(some(), queries, qrels, "AP", timed=0)
+    for point, candidate in zip(found.points, some(), strict=True):
         assert point.pipeline == repr(candidate.stage)
+        alone = build(point.pipeline, index)
+        run = alone.run(queries)
+        assert point.value == pytest.approx(evaluate(qrels, run, ["AP"]).mean["AP"], abs=1e-15)
+        spent = sum(model.tally.inferences for model in rerankers(alone))
+        assert point.inferences == spent / len(queries)
 
 
 def test_a_cache_that_is_given_is_used(
@@ -176,16 +182,20 @@ def test_a_model_is_loaded_once_and_timed_without_a_cache(
     place: Path, index: Index, queries: Sequence[Query]
 ) -> None:
     grid = {"k0": [5, 20], "k1": [0, 4], "aggregate": AGGREGATES}
-    sweep = Sweep([candidate.stage for candidate in candidates(template(place), grid, index)])
+    tried = candidates(template(place), grid, index)
+    sweep = Sweep([each.stage for each in tried], [each.timed for each in tried if each.timed is not None])
     models = [model for pipeline in sweep.pipelines for model in rerankers(pipeline)]
-    assert len({id(model.encoder) for model in models}) == 2
+    timed = [model for pipeline in sweep.timed for model in rerankers(pipeline)]
+    assert len(sweep.timed) == len(sweep.pipelines)
+    assert len({id(model.scorer) for model in (*models, *timed)}) == 2
     runs = {number: run for number, run, _ in sweep.score(queries)}
     before = sweep.work
     seconds = sweep.time(queries)
     # the warm-up and each query: mono once a k0, duo once a k0 for all aggregations
     assert sweep.work.inferences - before.inferences == 3 * (5 + 20 + 2 * 4 * 3)
     assert sweep.work.cached == before.cached
-    assert all(model.cache is not None for model in models)
+    assert len({id(model.cache) for model in models}) == 1 and models[0].cache is not None
+    assert all(model.cache is None for model in timed)
     assert sorted(seconds) == list(range(10))
     assert all(len(taken) == 2 and min(taken) > 0 for taken in seconds.values())
     assert seconds[1] == seconds[2] == seconds[3] == seconds[4]
@@ -203,7 +213,7 @@ def test_queries_that_do_not_count(place: Path, index: Index, queries: Sequence[
         trade_off(some, queries, {"q2": {"d0001": 0}})
     with pytest.raises(InputError, match="no setting to try"):
         trade_off([], queries, judgments)
-    with pytest.raises(InputError, match="a budget of time, and no query to be timed"):
+    with pytest.raises(InputError, match="a time budget, and no query is timed"):
         trade_off(some, queries, judgments, budget=Budget(5, "latency"), timed=0)
     with pytest.raises(InputError, match="the seed -1"):
         trade_off(some, queries, judgments, seed=-1, watch=lambda *_: pytest.fail("it began to work"))
@@ -241,13 +251,13 @@ def test_budgets() -> None:
     assert choose(points, Budget.parse("60 ms")).number == 1  # type: ignore[union-attr]
     assert choose(points, Budget.parse("59.9ms")) is None
     for wrong in ("50", "ms", "-5ms", "0inf", "5 minutes", "infms", ""):
-        with pytest.raises(InputError, match="is no budget: write 50ms"):
+        with pytest.raises(InputError, match="is not a valid budget: write 50ms"):
             Budget.parse(wrong)
 
 
 @pytest.mark.parametrize(
     ("written", "said"),
-    [("0.5s", "500 ms (p95)"), ("12.25ms", "12.25 ms (p95)"), ("1234567inf", "1234567 inferences a query")],
+    [("0.5s", "500 ms (p95)"), ("12.25ms", "12.25 ms (p95)"), ("1234567inf", "1234567 inferences per query")],
 )
 def test_a_budget_is_said_as_it_was_given(written: str, said: str) -> None:
     assert str(Budget.parse(written)) == said
@@ -384,7 +394,7 @@ def test_the_report_says_what_is_significant(swept: Tradeoff, index: Index, quer
 def test_the_summary_says_when_nothing_fits(swept: Tradeoff) -> None:
     poor = replace(swept, budget=Budget(5, "inferences"), choice=None)
     assert summary(poor)[0].startswith(
-        "No setting keeps within 5 inferences a query: the cheapest, k0=10, k1=0,"
+        "No setting keeps within 5 inferences per query: the cheapest, k0=10, k1=0,"
     )
     assert summary(swept)[0].startswith("The best setting: ")
 
@@ -395,3 +405,20 @@ def test_everything_is_plain_data(swept: Tradeoff) -> None:
     assert made["work"]["largest"] == 2 * (30 + 4 * 3)
     assert made["timing"]["queries"] == 2
     assert made["choice"]["setting"] == swept.points[made["choice"]["point"]].setting
+
+
+# -- the report without a mouse
+# ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_mark_of_the_report_leads_to_its_setting(swept: Tradeoff) -> None:
+    page = html(swept)
+    places = re.findall(r'<tr[^>]* id="(setting-\d+)"', page)
+    assert sorted(places) == sorted(f"setting-{n + 1}" for n in range(len(swept.points)))
+    named = re.findall(r'<a href="#(setting-\d+)" aria-label="([^"]+)">', page)
+    assert {to for to, _ in named} == set(places)
+    for to, name in named:
+        setting = swept.points[int(to.removeprefix("setting-")) - 1].setting
+        assert name.startswith(f"{described(setting)}: ")
+    assert 'role="img"' not in page  # in which no link would be found
+    assert "<details" not in page and "<a " not in "".join(plots(swept).values())

@@ -32,7 +32,7 @@ from tamis.evaluate.grid import (
     settings,
 )
 from tamis.evaluate.measures import evaluate
-from tamis.evaluate.prefixes import run_each
+from tamis.evaluate.sweep import run_each
 from tamis.evaluate.tune import cross_validate
 from tamis.rank.combine import Fuse, Interpolate
 
@@ -175,7 +175,7 @@ def test_queries_without_a_relevant_document_are_ranked_and_do_not_count() -> No
         ([Fold(("q0", "q1"), ("q1",))], "the query 'q1' is in the training and the test part of one fold"),
         ([Fold(("q0",), ("q2",), ("q2",))], "the query 'q2' is in the training and the test part"),
         ([Fold(("q0",), ("q2",)), Fold(("q1",), ("q2",))], "the query 'q2' is in two folds: test each"),
-        ([], "no fold: give some"),
+        ([], "there are no folds: give at least one"),
     ],
 )
 def test_folds_that_cannot_be_tuned_on(folds: list[Fold], problem: str) -> None:
@@ -289,12 +289,12 @@ def test_grids_as_they_are_written() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("k1", "is no part of a grid"),
+        ("k1", "is not a valid part of a grid"),
         ("k1=", "'' in 'k1=' is not a value"),
         ("k1=a b", "'a b' in 'k1=a b' is not a value"),
-        ("k1=0:1", "is no range"),
-        ("k1=0:1:0", "is no range"),
-        ("k1=0:nan:1", "is no range"),
+        ("k1=0:1", "is not a valid range"),
+        ("k1=0:1:0", "is not a valid range"),
+        ("k1=0:nan:1", "is not a valid range"),
         ("k1=1:0:0.1", "has 0 values"),
         ("k1=0:1:0.0000001", "has 10,000,001 values"),
         ("k1=1,1", "has a value twice"),
@@ -320,7 +320,7 @@ def test_values_that_are_no_numbers_are_filled_in_too() -> None:
 def test_holes_and_names_must_agree() -> None:
     with pytest.raises(ExpressionError, match=r"the pipeline has \{k1\}"):
         fill("bm25(k1={k1})", {})
-    with pytest.raises(ExpressionError, match="the grid has b, which the pipeline has no place for"):
+    with pytest.raises(ExpressionError, match="the grid has b, which is not in the pipeline"):
         fill("bm25(k1={k1})", {"k1": 1, "b": 1})
 
 

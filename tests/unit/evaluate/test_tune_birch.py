@@ -15,11 +15,10 @@ from tamis.evaluate.candidates import candidates
 from tamis.evaluate.folds import Fold
 from tamis.evaluate.grid import Grid, Setting, pipelines_of, settings
 from tamis.evaluate.measures import evaluate
-from tamis.evaluate.prefixes import run_each
-from tamis.evaluate.sweep import Sweep
+from tamis.evaluate.sweep import Sweep, run_each
 from tamis.evaluate.tradeoff import trade_off
 from tamis.evaluate.tune import cross_validate
-from tamis.infer.score_cache import ScoreCache
+from tamis.storage.score_cache import ScoreCache
 
 TEXTS = {
     "a": "A sieve for flour. The king has a castle. A song was sung.",
@@ -60,8 +59,8 @@ def inferences(stages: Sequence[Stage]) -> int:
 def loaded(stages: Sequence[Stage]) -> int:
     """How many models are in memory."""
     birches = [each for stage in stages for each in rerankers(stage) if isinstance(each, Birch)]
-    encoders = {id(each): each for birch in birches for each in (birch.encoder, birch.stage.encoder)}
-    return sum(each._engine is not None for each in encoders.values())
+    scorers = {id(each): each for birch in birches for each in (birch.scorer, birch.stage.scorer)}
+    return sum(each._engine is not None for each in scorers.values())
 
 
 @pytest.fixture(scope="module")
@@ -161,12 +160,14 @@ def test_a_trade_off_reads_once_and_counts_what_each_would_have_read(
 def test_the_clock_reads_once_too(model: Path, index: Index, tail: str) -> None:
     """Settings that read alike take the same time: it is measured once, without a cache."""
     tried = candidates(template(model) + tail, GRID, index, runtime=Runtime(workers=1))
-    stages = [each.stage for each in tried]
-    times = Sweep(stages).time(QUERIES)
-    assert len(times) == len(stages)
+    stages = [each.timed for each in tried if each.timed is not None]
+    times = Sweep([each.stage for each in tried], stages).time(QUERIES)
+    assert len(times) == len(stages) == len(tried)
     if not tail:  # a cut has a time of its own
         assert len({tuple(each) for each in times.values()}) == 1
     assert inferences(stages) == sentences(index, [QUERIES[0], *QUERIES])
+    assert loaded([*stages, *(each.stage for each in tried)]) == 1
+    assert not inferences([each.stage for each in tried])
 
 
 def test_a_cache_is_opened_once(model: Path, index: Index, tmp_path: Path) -> None:

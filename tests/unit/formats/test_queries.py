@@ -188,5 +188,5 @@ def test_unknown_fields_and_formats(tmp_path: Path) -> None:
 
 def test_empty_files_and_files_without_topics(tmp_path: Path) -> None:
     assert read_queries(write(tmp_path / "q.txt", "")) == []
-    with pytest.raises(InputError, match="no <top> in it"):
+    with pytest.raises(InputError, match="contains no <top>"):
         read_queries(write(tmp_path / "q.xml", "<topics><topic number='1'/></topics>"))

@@ -266,7 +266,7 @@ def test_a_corrupt_index_can_be_overwritten(tmp_path: Path) -> None:
 
 def test_an_existing_index_is_not_overwritten_unasked(tmp_path: Path) -> None:
     Index.build(random_documents(5), tmp_path / "idx")
-    with pytest.raises(InputError, match=r"already holds an index: go on with it \(--resume\), add to it"):
+    with pytest.raises(InputError, match=r"already holds an index: resume it \(--resume\), add to it"):
         Index.build(random_documents(3), tmp_path / "idx")
     assert len(Index.open(tmp_path / "idx")) == 5
 

@@ -9,7 +9,7 @@ import pytest
 
 from tamis import Duo, Mono
 from tamis.base.errors import InputError
-from tamis.infer.scorer import BUNDLED
+from tamis.models.bundled import BUNDLED
 from tamis.models.checkpoint import load_checkpoint
 from tamis.train.recipe import read_recipe
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tamis.base.arrays import Array
+from tamis.base.arrays import Array, Layout, batches
 from tamis.base.errors import TamisError
-from tamis.infer.engine import Engine, Layout, OutOfMemory, batches
+from tamis.infer.engine import Engine, OutOfMemory
 from tamis.models.templates import Inputs
 
 

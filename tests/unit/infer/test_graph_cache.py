@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tamis.infer.graph_cache import MOST, VARIABLE, cache_folder, kept_graph
-from tamis.infer.scorer import bundled_models
+from tamis.models.bundled import bundled_models
 from tamis.rank.mono import Mono
 
 

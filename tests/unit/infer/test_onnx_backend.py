@@ -105,7 +105,8 @@ def test_two_labels_give_the_difference(tiny_checkpoint: Callable[..., Path], tm
     backend = OnnxBackend(checkpoint, "fp32")
     inputs = some_inputs(1)
     feed = {"ids": inputs.ids[None], "segments": inputs.segments[None].astype(np.int32)}
-    (logits,) = backend._session.run(None, feed)
+    (session,) = backend._parts
+    (logits,) = session.run(None, feed)
     assert backend.margins(inputs).tolist() == [logits[0, 1] - logits[0, 0]]
 
 

@@ -16,16 +16,17 @@ from tamis import Cascade
 from tamis.base.errors import InputError
 from tamis.infer.engine import Engine
 from tamis.infer.onnx_backend import OnnxBackend
-from tamis.infer.onnx_cascade import OnnxCascadeBackend
-from tamis.infer.walk import CascadeEngine
-from tamis.models.checkpoint import Checkpoint, load_checkpoint
-from tamis.models.exits import ExitCheckpoint, begin_exits, save_exits
+from tamis.models.architectures.cascade import Cascade as Architecture
+from tamis.models.architectures.cascade import CascadeSettings
+from tamis.models.architectures.mono import Mono
+from tamis.models.checkpoint import Checkpoint, load_checkpoint, overlaid, save_checkpoint
 from tamis.models.graph import Precision
 from tamis.models.templates import Inputs
+from tests.unit.models.builders import FAMILIES, larger
 
-FAMILIES = ("bert", "roberta", "electra", "albert", "distilbert")
 LAYERS = (1, 3, 4)  # of four
-Model = Callable[..., ExitCheckpoint]
+ARCHITECTURE = Architecture(CascadeSettings(exits=LAYERS[:-1]))
+Model = Callable[..., Checkpoint]
 
 
 @pytest.fixture
@@ -33,10 +34,9 @@ def model(tiny_checkpoint: Callable[..., Path], tmp_path: Path) -> Model:
     """Writes a model of four layers with exits after 1, 3 and 4, whose heads are so large that scores differ
     clearly."""
 
-    def made(family: str = "bert", **options: int) -> ExitCheckpoint:
+    def made(family: str = "bert", **options: int) -> Checkpoint:
         plain = load_checkpoint(tiny_checkpoint(tmp_path / family, family, layers=4, **options))
-        start = begin_exits(plain, LAYERS, seed=1)
-        return replace(start, heads={name: start.heads[name] * 10 for name in start.heads})
+        return larger(ARCHITECTURE.begin(plain, seed=1), 10)
 
     return made
 
@@ -62,26 +62,32 @@ def best_half(live: np.ndarray, margins: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_it_is_torchs_in_fp32(family: str, labels: int, model: Model) -> None:
     pytest.importorskip("torch", reason="needs torch: pip install 'tamis[torch]'")
-    from tamis.infer.cascade_backend import CascadeBackend
+    from tamis.infer.torch_backend import TorchBackend
 
     checkpoint, inputs = model(family, labels=labels), some_inputs()
-    ours, theirs = OnnxCascadeBackend(checkpoint, "fp32"), CascadeBackend(checkpoint, "cpu")
+    ours, theirs = OnnxBackend(checkpoint, "fp32"), TorchBackend(checkpoint, "cpu")
     for keep in (all_stay, best_half):
-        one, other = (CascadeEngine(each).walk(inputs, keep) for each in (ours, theirs))
+        one, other = (Engine(each).walk(inputs, keep) for each in (ours, theirs))
         assert np.allclose(one, other, atol=1e-4, equal_nan=True)
         assert np.nanstd(one, axis=0).min() > 0.01, "a hundred times the tolerance"
     assert np.count_nonzero(~np.isnan(one), axis=0).tolist() == [40, 20, 10]
 
 
-def shortened(checkpoint: ExitCheckpoint, number: int) -> Checkpoint:
+def shortened(checkpoint: Checkpoint, number: int) -> Checkpoint:
     """A plain model of the layers as far as an exit, with that exit's head."""
-    layer, start = checkpoint.layers[number], checkpoint.start
-    tensors = {name: start.tensors[name] for name in start.tensors}
-    for name, values in checkpoint.heads.items():
-        if name.startswith(f"exits.{layer}."):
-            tensors[name.replace(f"exits.{layer}.", "head.")] = values
-    groups = min(layer, start.config.layer_groups)
-    return replace(start, config=replace(start.config, layers=layer, layer_groups=groups), tensors=tensors)
+    layer, config = LAYERS[number], checkpoint.config
+    exit = {
+        name.replace(f"exits.{layer}.", "head."): values
+        for name, values in checkpoint.head.items()
+        if name.startswith(f"exits.{layer}.")
+    }
+    return replace(
+        checkpoint,
+        architecture=Mono(),
+        config=replace(config, layers=layer, layer_groups=min(layer, config.layer_groups)),
+        tensors=overlaid(checkpoint.tensors, exit),
+        head={},
+    )
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
@@ -90,7 +96,7 @@ def test_an_exit_is_a_model_of_so_many_layers_with_that_head(
     family: str, precision: Precision, model: Model
 ) -> None:
     checkpoint, inputs = model(family), some_inputs()
-    backend = OnnxCascadeBackend(checkpoint, precision)
+    backend = OnnxBackend(checkpoint, precision)
     reached = backend.walk(inputs, all_stay, 512)
     for number in range(len(LAYERS)):
         alone = Engine(OnnxBackend(shortened(checkpoint, number), precision)).margins(inputs)
@@ -102,7 +108,7 @@ def test_an_exit_is_a_model_of_so_many_layers_with_that_head(
 @pytest.mark.parametrize("family", FAMILIES)
 def test_int8_is_close_to_fp32_at_every_exit(family: str, model: Model) -> None:
     checkpoint, inputs = model(family, hidden=64), some_inputs()
-    exact, small = (OnnxCascadeBackend(checkpoint, p).walk(inputs, all_stay, 512) for p in ("fp32", "int8"))
+    exact, small = (OnnxBackend(checkpoint, p).walk(inputs, all_stay, 512) for p in ("fp32", "int8"))
     assert not np.array_equal(exact, small)
     for one, other in zip(exact.T, small.T, strict=True):
         assert np.corrcoef(one, other)[0, 1] > 0.97
@@ -114,13 +120,13 @@ def test_a_score_does_not_depend_on_its_batch_in_a_single_bit(
     family: str, precision: Precision, model: Model
 ) -> None:
     checkpoint, inputs = model(family), some_inputs()
-    backend = OnnxCascadeBackend(checkpoint, precision, workers=1)
+    backend = OnnxBackend(checkpoint, precision, workers=1)
     together = backend.walk(inputs, all_stay, 512)
     for budget in (1, 100, 10_000):
         assert backend.walk(inputs, all_stay, budget).tobytes() == together.tobytes()
     alone = [backend.walk(inputs.take([number]), all_stay, 512) for number in range(len(inputs))]
     assert np.concatenate(alone).tobytes() == together.tobytes()
-    two = OnnxCascadeBackend(checkpoint, precision, workers=2)
+    two = OnnxBackend(checkpoint, precision, workers=2)
     assert two.walk(inputs, all_stay, 512).tobytes() == together.tobytes()
     thinned = two.walk(inputs, best_half, 512)
     there = ~np.isnan(thinned)
@@ -128,7 +134,7 @@ def test_a_score_does_not_depend_on_its_batch_in_a_single_bit(
     assert len(set(together.ravel().tolist())) > 100  # not all alike, or all this would say nothing
 
 
-_BACKENDS: list[OnnxCascadeBackend] = []
+_BACKENDS: list[OnnxBackend] = []
 
 
 @settings(max_examples=50)
@@ -139,7 +145,8 @@ def test_whoever_goes_on_has_the_scores_that_all_have(
     """Any candidates, in any order, may go on at each exit, or none."""
     if not _BACKENDS:
         plain = load_checkpoint(tiny_checkpoint(tmp_path_factory.mktemp("m"), layers=4, hidden=16, heads=2))
-        _BACKENDS.append(OnnxCascadeBackend(begin_exits(plain, LAYERS, "trained"), "int8", workers=2))
+        trained = Architecture(CascadeSettings(exits=LAYERS[:-1], heads="trained"))
+        _BACKENDS.append(OnnxBackend(trained.begin(plain), "int8", workers=2))
     inputs = some_inputs(data.draw(st.integers(0, 12)), longest=7)
     everyone = _BACKENDS[0].walk(inputs, all_stay, 512)
     going: list[set[int]] = [set(range(len(inputs)))]
@@ -160,10 +167,10 @@ def test_whoever_goes_on_has_the_scores_that_all_have(
 
 def test_precisions_are_told_apart(model: Model, tmp_path: Path) -> None:
     folder = str(tmp_path / "exits")
-    save_exits(model(), folder)
-    encoders = [Cascade(folder, device="cpu", precision=p).encoder for p in ("auto", "int8", "fp32")]
-    auto, int8, fp32 = (encoder.fingerprint for encoder in encoders)
+    save_checkpoint(model(), folder)
+    scorers = [Cascade(folder, device="cpu", precision=p).scorer for p in ("auto", "int8", "fp32")]
+    auto, int8, fp32 = (scorer.fingerprint for scorer in scorers)
     assert auto == int8 != fp32, "or scores of one would be found in the cache for the other"
     assert Cascade(folder, device="cpu", workers=2).description == "ONNX Runtime, int8, 2 cores"
     with pytest.raises(InputError, match="no precision 'bf16' on the processor: use int8 or fp32"):
-        OnnxCascadeBackend(model(), "bf16")
+        OnnxBackend(model(), "bf16")

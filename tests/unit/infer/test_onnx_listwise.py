@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,30 +12,31 @@ from hypothesis import strategies as st
 
 from tamis import Listwise
 from tamis.infer.engine import Engine
-from tamis.infer.onnx_listwise import OnnxListwiseBackend, span_means
-from tamis.models.checkpoint import load_checkpoint
+from tamis.infer.onnx_backend import OnnxBackend
+from tamis.models.architectures.listwise import Listwise as Architecture
+from tamis.models.architectures.listwise import ListwiseSettings, span_means
+from tamis.models.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from tamis.models.graph import Precision
-from tamis.models.lists import ListCheckpoint, begin_lists, save_lists
 from tamis.models.templates import Inputs, Tokenised, listwise
 from tamis.models.tokenizer import open_tokenizer
+from tests.unit.models.builders import FAMILIES, larger
 
-FAMILIES = ("bert", "roberta", "electra", "albert", "distilbert")
 N = 4
-Model = Callable[..., ListCheckpoint]
+Model = Callable[..., Checkpoint]
 
 
 @pytest.fixture
 def model(tiny_checkpoint: Callable[..., Path], tmp_path: Path) -> Model:
     """Writes a model of groups of four, whose head is so large that scores differ clearly."""
 
-    def made(family: str = "bert", **options: int) -> ListCheckpoint:
-        start = begin_lists(load_checkpoint(tiny_checkpoint(tmp_path / family, family, **options)), N, seed=1)
-        return replace(start, head={name: start.head[name] * 20 for name in start.head})
+    def made(family: str = "bert", **options: int) -> Checkpoint:
+        start = load_checkpoint(tiny_checkpoint(tmp_path / family, family, **options))
+        return larger(Architecture(ListwiseSettings(n=N)).begin(start, seed=1), 20)
 
     return made
 
 
-def some_inputs(checkpoint: ListCheckpoint, count: int = 30) -> Inputs:
+def some_inputs(checkpoint: Checkpoint, count: int = 30) -> Inputs:
     """Groups of one to four texts of various lengths, some of them empty."""
     rng = np.random.default_rng(0)
     texts = [rng.integers(20, 300, rng.integers(1, 9)).tolist() for _ in range(9)] + [[]]
@@ -44,22 +44,22 @@ def some_inputs(checkpoint: ListCheckpoint, count: int = 30) -> Inputs:
     for row in groups:
         size = rng.integers(1, N + 1)
         row[:size] = rng.choice(len(texts), size, replace=False)
-    special, segments = open_tokenizer(checkpoint.start).special, checkpoint.start.config.segments
+    special, segments = open_tokenizer(checkpoint).special, checkpoint.config.segments
     return listwise([30, 31], Tokenised.of(texts), groups, special, segment_types=segments)[0]
 
 
-def margins(checkpoint: ListCheckpoint, inputs: Inputs, precision: str, workers: int = 1) -> np.ndarray:
-    return Engine(OnnxListwiseBackend(checkpoint, precision, workers), (N,)).margins(inputs)
+def margins(checkpoint: Checkpoint, inputs: Inputs, precision: str, workers: int = 1) -> np.ndarray:
+    return Engine(OnnxBackend(checkpoint, precision, workers), (N,)).margins(inputs)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_it_is_torchs_in_fp32(family: str, model: Model) -> None:
     pytest.importorskip("torch", reason="needs torch: pip install 'tamis[torch]'")
-    from tamis.infer.listwise_backend import ListwiseBackend
+    from tamis.infer.torch_backend import TorchBackend
 
     checkpoint = model(family)
     inputs = some_inputs(checkpoint)
-    ours, theirs = margins(checkpoint, inputs, "fp32"), ListwiseBackend(checkpoint, "cpu").margins(inputs)
+    ours, theirs = margins(checkpoint, inputs, "fp32"), TorchBackend(checkpoint, "cpu").margins(inputs)
     assert np.allclose(ours, theirs, atol=1e-4) and np.array_equal(ours == 0, theirs == 0)
     assert ours[ours != 0].std() > 0.05, "far more than the tolerance"
 
@@ -103,8 +103,8 @@ def test_means_of_spans(parts: list[tuple[int, int]], more: bool) -> None:
 
 def test_precisions_are_told_apart(model: Model, tmp_path: Path) -> None:
     folder = str(tmp_path / "lists")
-    save_lists(model(), folder)
+    save_checkpoint(model(), folder)
     stages = [Listwise(folder, device="cpu", precision=p, workers=1) for p in ("auto", "int8", "fp32")]
-    auto, int8, fp32 = (stage.encoder.fingerprint for stage in stages)
+    auto, int8, fp32 = (stage.scorer.fingerprint for stage in stages)
     assert auto == int8 != fp32, "or scores of one would be found in the cache for the other"
     assert stages[0].description == "ONNX Runtime, int8, 1 core"

@@ -41,7 +41,7 @@ def test_two_labels_give_the_second_less_the_first(tmp_path, tiny_checkpoint):
     some = inputs().take([0])
     arrays = (some.ids[None], some.segments[None].astype(np.int32), some.lengths)
     with torch.inference_mode():
-        logits = backend._forward(*map(torch.tensor, arrays))[0].tolist()
+        logits = backend.network.encoder.padded(*map(torch.tensor, arrays))[0].tolist()
     assert backend.margins(some)[0] == pytest.approx(logits[1] - logits[0], abs=1e-6)
 
 
@@ -88,7 +88,8 @@ def test_an_input_too_long_is_refused(tmp_path, tiny_checkpoint):
 
 def out_of_memory_above(backend: TorchBackend, tokens: int, error: Exception) -> list[int]:
     """Make the device as small as that; returns the sizes of the batches it was given."""
-    forward, sizes = backend._forward, []
+    encoder, sizes = backend.network.encoder, []
+    forward = encoder.padded
 
     def small_device(ids, *rest):
         sizes.append(ids.numel())
@@ -96,7 +97,7 @@ def out_of_memory_above(backend: TorchBackend, tokens: int, error: Exception) ->
             raise error
         return forward(ids, *rest)
 
-    backend._forward = small_device
+    encoder.padded = small_device
     return sizes
 
 

@@ -13,9 +13,9 @@ from tamis import Mono
 from tamis.base.arrays import Array
 from tamis.base.errors import CorruptError, InputError, TamisError
 from tamis.cli import main
-from tamis.infer import scorer as cross_encoder
 from tamis.infer.onnx_backend import OnnxBackend, export
-from tamis.infer.scorer import BUNDLED, FINGERPRINT, bundled_folder, bundled_models, load_bundled
+from tamis.models import bundled
+from tamis.models.bundled import BUNDLED, FINGERPRINT, bundled_folder, bundled_models, load_bundled
 from tamis.models.checkpoint import load_checkpoint, save_checkpoint
 from tamis.models.templates import Inputs
 from tamis.models.weights import verify_tensors
@@ -119,7 +119,7 @@ def test_every_bundled_model_is_what_it_was() -> None:
 
 
 def test_a_damaged_bundled_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cross_encoder, "BUNDLED", tmp_path / "models_data")
+    monkeypatch.setattr(bundled, "BUNDLED", tmp_path / "models_data")
     monkeypatch.chdir(tmp_path)
     shutil.copytree(BUNDLED / "mono-nano", tmp_path / "models_data" / "mono-nano")
     Mono("mono-nano").prepare()

@@ -15,9 +15,9 @@ import safetensors.numpy
 from tamis import Mono
 from tamis.base.arrays import Array
 from tamis.base.errors import InputError
+from tamis.models.architectures.cascade import Cascade, CascadeSettings
+from tamis.models.architectures.listwise import Listwise, ListwiseSettings
 from tamis.models.checkpoint import load_checkpoint, save_checkpoint, with_third_segment
-from tamis.models.exits import begin_exits, load_exits, save_exits
-from tamis.models.lists import begin_lists, load_lists, save_lists
 from tamis.models.weights import CHECKSUM, stored_tensors
 from tamis.train.recipe import Model
 from tamis.train.start import load_start
@@ -208,17 +208,14 @@ def test_shards(folder: Path) -> None:
 
 def test_exits_and_lists_lie_beside_it_as_floats(folder: Path, tmp_path: Path) -> None:
     start = load_checkpoint(folder)
-    exits = begin_exits(start, [1, 2], seed=1)
-    save_exits(exits, tmp_path / "exits", "int8")
-    again = load_exits(tmp_path / "exits")
-    assert again.layers == (1, 2)
-    for name, head in exits.heads.items():
-        assert raw(tmp_path / "exits")[name].dtype == np.float16
-        assert np.array_equal(again.heads[name], head.astype(np.float16).astype(np.float32))
-    lists = begin_lists(start, 3, seed=1)
-    save_lists(lists, tmp_path / "lists", "int8")
-    assert load_lists(tmp_path / "lists").texts == 3
-    assert raw(tmp_path / "lists")["listwise.head.weight"].dtype == np.float16
+    for kind in (Cascade(CascadeSettings(exits=(1,))), Listwise(ListwiseSettings(n=3))):
+        made = kind.begin(start, 1)
+        save_checkpoint(made, tmp_path / kind.name, "int8")
+        again = load_checkpoint(tmp_path / kind.name)
+        assert again.architecture == kind and again.head.keys() == made.head.keys()
+        for name, head in made.head.items():
+            assert raw(tmp_path / kind.name)[name].dtype == np.float16
+            assert np.array_equal(again.head[name], head.astype(np.float16).astype(np.float32))
 
 
 def test_training_starts_from_it_and_saves_floats(folder: Path, tmp_path: Path) -> None:

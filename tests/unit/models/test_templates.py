@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tamis.base.errors import InputError
+from tamis.models.architectures.mono import ablated
 from tamis.models.templates import (
     COUNTED,
     Form,
@@ -15,7 +16,6 @@ from tamis.models.templates import (
     Special,
     Tokenised,
     Truncation,
-    ablated,
     duo,
     listwise,
     mono,
@@ -293,20 +293,20 @@ def test_listwise_of_no_groups() -> None:
 def test_each_input_has_its_own_query() -> None:
     """The long query leaves its text 512 - 3 - 64 = 445 tokens, the short one all of 508."""
     queries = Tokenised.of([[7], list(range(70))])
-    inputs, truncation = mono(queries, of_length(600, 600, 2), BERT, own=np.array([1, 0, 1]))
+    inputs, truncation = mono(queries, of_length(600, 600, 2), BERT, query_of=np.array([1, 0, 1]))
     assert inputs.lengths.tolist() == [512, 512, 3 + 64 + 2]
     assert inputs.ids[512:516].tolist() == [CLS, 7, SEP, 2000]
     assert inputs.ids[1024:1028].tolist() == [CLS, 0, 1, 2]
     assert (truncation.texts, truncation.texts_cut, truncation.text_tokens_lost) == (3, 2, 155 + 92)
     assert (truncation.queries, truncation.queries_cut, truncation.query_tokens_lost) == (2, 1, 6)
-    pairs, _ = duo(queries, TEXTS, np.array([[0, 1], [1, 2]]), BERT, own=np.array([0, 0]))
+    pairs, _ = duo(queries, TEXTS, np.array([[0, 1], [1, 2]]), BERT, query_of=np.array([0, 0]))
     assert rows(pairs) == rows(duo([7], TEXTS, np.array([[0, 1], [1, 2]]), BERT)[0])
 
 
 @pytest.mark.parametrize("own", [None, np.array([0])])
 def test_an_input_without_a_query(own: np.ndarray | None) -> None:
-    with pytest.raises(InputError, match=r"3 inputs with [01] queries: give each its own"):
-        mono(Tokenised.of([[7], [8]]), TEXTS, BERT, own=own)
+    with pytest.raises(InputError, match=r"3 inputs with [01] queries: give the number of the query of each"):
+        mono(Tokenised.of([[7], [8]]), TEXTS, BERT, query_of=own)
 
 
 # -- what is cut
@@ -330,7 +330,7 @@ def test_a_text_too_long_to_count_is_said_to_have_lost_at_least_so_much() -> Non
 
 def test_a_query_too_long_to_count_is_said_to_have_lost_at_least_so_much() -> None:
     query = Tokenised.of([[5] * (COUNTED + 3)], limit=64)
-    truncation = mono(query, Tokenised.of([[7]]), BERT, own=np.zeros(1, np.int64))[1]
+    truncation = mono(query, Tokenised.of([[7]]), BERT, query_of=np.zeros(1, np.int64))[1]
     said = "no text cut; 1 of 1 queries cut, at least 8,128 of 8,192 tokens lost"
     assert str(truncation) == str(Truncation() + truncation) == said
     assert not truncation.at_least, "which is about texts"

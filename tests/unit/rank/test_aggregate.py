@@ -7,13 +7,13 @@ import pytest
 
 from tamis.base.arrays import Array
 from tamis.base.errors import InputError, TamisError
+from tamis.models.architecture import margin
 from tamis.rank.aggregate import (
     Aggregate,
     aggregate,
     binary,
     check_aggregate,
     inferences,
-    margins,
     matrix,
     max_,
     min_,
@@ -129,14 +129,13 @@ def test_both_sides_of_a_pair_are_worth_the_same() -> None:
 def test_two_logits_are_ranked_by_their_difference() -> None:
     # One tool ranked by logit[1], where the first wins, another by log-softmax, where the second does.
     logits = np.array([[3.0, 4.0], [-2.0, 1.0], [0.5, 0.5]], dtype=np.float32)
-    assert margins(logits).tolist() == [1.0, 3.0, 0.0]
+    assert margin(logits).tolist() == [1.0, 3.0, 0.0]
     # 1 / (1 + 1/e), 1 / (1 + 1/e**3), 1/2
-    assert probability(margins(logits)).tolist() == pytest.approx([0.7310585786, 0.9525741268, 0.5])
+    assert probability(margin(logits)).tolist() == pytest.approx([0.7310585786, 0.9525741268, 0.5])
     softmax = np.exp(logits[:, 1]) / np.exp(logits).sum(axis=1)
-    assert probability(margins(logits)) == pytest.approx(softmax, rel=1e-6)
-    assert np.argsort(-margins(logits)).tolist() == np.argsort(-np.log(softmax)).tolist() == [1, 0, 2]
-    assert margins(np.array([[1.5], [-2.0]])).tolist() == [1.5, -2.0]
-    assert margins(logits).dtype == np.float64
+    assert probability(margin(logits)) == pytest.approx(softmax, rel=1e-6)
+    assert np.argsort(-margin(logits)).tolist() == np.argsort(-np.log(softmax)).tolist() == [1, 0, 2]
+    assert margin(np.array([[1.5], [-2.0]])).tolist() == [1.5, -2.0]
 
 
 def test_no_margin_overflows() -> None:
@@ -146,12 +145,6 @@ def test_no_margin_overflows() -> None:
     single = probability(np.array([-90.0], dtype=np.float32))  # e**90 is beyond float32
     assert single.dtype == np.float64
     assert single[0] == pytest.approx(8.194012623990515e-40)
-
-
-@pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 0), (1, 2, 2)])
-def test_logits_are_one_or_two_an_input(shape: tuple[int, ...]) -> None:
-    with pytest.raises(TamisError, match="use a model with one or two labels"):
-        margins(np.zeros(shape))
 
 
 # -- which pairs

@@ -145,7 +145,7 @@ def test_what_is_read_does_not_depend_on_other_candidates_or_on_kept_tokens(
     for n in range(6):
         (alone,) = stage.rank("q z", [f"q {texts[n]}"])
         assert alone.score == together[f"d{n}"]
-    build_tokens(index, stage.encoder.tokenizer)  # the first 512 of each, which are not all
+    build_tokens(index, stage.scorer.tokenizer)  # the first 512 of each, which are not all
     opened = Index.open(tmp_path / "idx")
     assert stage(opened.bm25()("q z")) == stage(found)
 

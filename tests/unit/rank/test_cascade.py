@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,30 +17,26 @@ from tamis import Cascade, Document, Index, Mono, Query, Ranking, ScoreKind  # n
 from tamis.base.errors import ExpressionError, InputError, MissingDependencyError, TamisError  # noqa: E402
 from tamis.core.plan import counts, plan  # noqa: E402
 from tamis.core.registry import build  # noqa: E402
-from tamis.infer.cascade_backend import CascadeBackend  # noqa: E402
-from tamis.infer.engine import OutOfMemory  # noqa: E402
-from tamis.infer.score_cache import ScoreCache  # noqa: E402
+from tamis.infer.engine import Engine, OutOfMemory  # noqa: E402
 from tamis.infer.torch_backend import TorchBackend  # noqa: E402
-from tamis.infer.walk import CascadeEngine  # noqa: E402
-from tamis.models.checkpoint import load_checkpoint  # noqa: E402
-from tamis.models.exit_encoder import ExitEncoder  # noqa: E402
-from tamis.models.exits import (  # noqa: E402
-    ExitCheckpoint,
-    begin_exits,
+from tamis.models.architectures.cascade import Cascade as Architecture  # noqa: E402
+from tamis.models.architectures.cascade import (  # noqa: E402
+    CascadeSettings,
+    Heads,
     cost,
     exit_layers,
-    has_exits,
     kept,
     layers_run,
     live_at,
-    load_exits,
-    save_exits,
 )
+from tamis.models.architectures.mono import Mono as Pointwise  # noqa: E402
+from tamis.models.checkpoint import Checkpoint, load_checkpoint, save_checkpoint  # noqa: E402
+from tamis.models.exit_network import ExitNetwork  # noqa: E402
 from tamis.models.templates import Inputs  # noqa: E402
 from tamis.models.weights import stored_tensors, write_tensors  # noqa: E402
 from tamis.rank.cascade import cascaded, keeping, walked  # noqa: E402
-from tamis.rank.mono import pointwise_inputs  # noqa: E402
 from tamis.serve.models import stage_of  # noqa: E402
+from tamis.storage.score_cache import ScoreCache  # noqa: E402
 from tamis.train.start import keep_layers  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -52,14 +50,18 @@ def folder(tiny_checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPa
     """A model of six layers with exits after 2, 4 and 6, each with a head of its own."""
     place = tmp_path_factory.mktemp("cascade")
     plain = load_checkpoint(tiny_checkpoint(place / "plain", layers=6, positions=64))
-    save_exits(strong(begin_exits(plain, LAYERS, seed=1)), place / "model")
+    save_checkpoint(strong(begin(plain, LAYERS, seed=1)), place / "model")
     return place
 
 
-def strong(checkpoint: ExitCheckpoint) -> ExitCheckpoint:
+def begin(start: Checkpoint, layers: Sequence[int], heads: Heads = "new", seed: int = 0) -> Checkpoint:
+    """A model with exits after these layers, the last of which is the model's own."""
+    return Architecture(CascadeSettings(exits=tuple(layers[:-1]), heads=heads)).begin(start, seed)
+
+
+def strong(checkpoint: Checkpoint) -> Checkpoint:
     """With heads so large that scores differ clearly, as those of the tiny checkpoints do."""
-    heads = {name: checkpoint.heads[name] * 10 for name in checkpoint.heads}
-    return ExitCheckpoint(checkpoint.start, checkpoint.layers, heads, checkpoint.fingerprint)
+    return replace(checkpoint, head={name: values * 10 for name, values in checkpoint.head.items()})
 
 
 @pytest.fixture(scope="module")
@@ -158,15 +160,13 @@ def test_what_is_known_of_all_exits_serves_every_alpha() -> None:
 # -- the encoder
 
 
-def truncated(checkpoint: ExitCheckpoint, number: int) -> TorchBackend:
+def truncated(checkpoint: Checkpoint, layer: int) -> TorchBackend:
     """A plain model of the layers as far as an exit, with that exit's head."""
-    layer = checkpoint.layers[number]
-    short = keep_layers(checkpoint.start, range(layer))
-    tensors = {name: short.tensors[name] for name in short.tensors}
-    if layer < checkpoint.layers[-1]:
-        for name in ("dense.weight", "dense.bias", "output.weight", "output.bias"):
-            tensors[f"head.{name}"] = checkpoint.heads[f"exits.{layer}.{name}"]
-    return TorchBackend(type(short)(short.folder, short.config, tensors, "", short.raw_config), "cpu")
+    short = keep_layers(checkpoint, range(layer))
+    tensors = dict(short.tensors)
+    for name in HEAD if layer < LAYERS[-1] else ():
+        tensors[f"head.{name}"] = checkpoint.head[f"exits.{layer}.{name}"]
+    return TorchBackend(replace(short, tensors=tensors, head={}, architecture=Pointwise()), "cpu")
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "electra", "distilbert"])
@@ -175,29 +175,29 @@ def test_an_exit_is_a_model_of_so_many_layers_with_that_head(
     family: str, labels: int, tiny_checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
     plain = load_checkpoint(tiny_checkpoint(tmp_path, family, labels=labels, layers=6, positions=64))
-    checkpoint = strong(begin_exits(plain, LAYERS, seed=5))
-    backend = CascadeBackend(checkpoint, "cpu")
+    checkpoint = strong(begin(plain, LAYERS, seed=5))
+    backend = TorchBackend(checkpoint, "cpu")
     inputs = some_inputs()
     reached = backend.walk(inputs, lambda live, margins: live, token_budget=100)
     assert np.allclose(backend.margins(inputs), reached[:, -1], atol=1e-5)
-    for number in range(3):
-        wanted = truncated(checkpoint, number).margins(inputs)
+    for number, layer in enumerate(LAYERS):
+        wanted = truncated(checkpoint, layer).margins(inputs)
         assert np.allclose(reached[:, number], wanted, atol=1e-5)
         assert wanted.std() > 0.01, "a thousand times the tolerance"
 
 
 def test_an_exit_is_transformers_model_of_so_many_layers(folder: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    checkpoint = load_exits(folder / "model")
+    checkpoint = load_checkpoint(folder / "model")
     model = transformers.BertModel.from_pretrained(folder / "plain", add_pooling_layer=False).eval()
     inputs = some_inputs(4)
-    reached = CascadeBackend(checkpoint, "cpu").walk(inputs, lambda live, margins: live, 100)
+    reached = TorchBackend(checkpoint, "cpu").walk(inputs, lambda live, margins: live, 100)
     for row, (start, stop) in enumerate(zip(inputs.offsets[:-1], inputs.offsets[1:], strict=True)):
         ids = torch.from_numpy(inputs.ids[start:stop].astype(np.int64))[None]
         with torch.inference_mode():
             states = model(ids, output_hidden_states=True).hidden_states
         for number, layer in enumerate(LAYERS[:-1]):
-            weights = {name: torch.tensor(checkpoint.heads[f"exits.{layer}.{name}"]) for name in HEAD}
+            weights = {name: torch.tensor(checkpoint.head[f"exits.{layer}.{name}"]) for name in HEAD}
             pooled = torch.tanh(weights["dense.weight"] @ states[layer][0, 0] + weights["dense.bias"])
             logit = weights["output.weight"] @ pooled + weights["output.bias"]
             assert reached[row, number] == pytest.approx(logit.item(), abs=1e-5)
@@ -207,29 +207,22 @@ HEAD = ("dense.weight", "dense.bias", "output.weight", "output.bias")
 
 
 def test_survivors_go_on_from_where_they_are_packed_as_padded(folder: Path) -> None:
-    """The two ways through the encoder, inputs dropped on the way."""
-    encoder = ExitEncoder.from_exits(load_exits(folder / "model"))
-    inputs = some_inputs(9)
-    lengths = inputs.lengths
-    there = np.arange(lengths.max()) < lengths[:, None]
-    ids = np.zeros(there.shape, np.int64)
-    ids[there] = inputs.ids
-    offsets = torch.from_numpy(inputs.offsets.astype(np.int32))
-    flat = torch.from_numpy(inputs.ids.astype(np.int64))
+    """The two ways through the network, inputs dropped on the way."""
+    checkpoint, inputs = load_checkpoint(folder / "model"), some_inputs(9)
+    padded, packed = ExitNetwork.of(checkpoint, LAYERS), ExitNetwork.of(checkpoint, LAYERS)
+    packed.packed = True
     with torch.inference_mode():
-        words = torch.from_numpy(ids)
-        padded = encoder.walk_padded(words, torch.zeros_like(words), torch.from_numpy(lengths))
-        packed = encoder.walk_packed(flat, torch.zeros_like(flat), offsets, 40)
-        whole = [encoder.at(n).packed(flat, torch.zeros_like(flat), offsets, 40) for n in range(3)]
+        walks = [network.begin(inputs) for network in (padded, packed)]
+        whole = [[network.at(n, inputs) for n in range(3)] for network in (padded, packed)]
         live = torch.arange(9)
         for number, keep in enumerate(([8, 1, 3, 4], [3, 0], [])):
-            one, two = padded.logits(), packed.logits()
-            assert torch.allclose(one, whole[number][live], atol=1e-5)
-            assert torch.allclose(two, whole[number][live], atol=1e-5)
-            if keep:
-                padded.keep(torch.tensor(keep))
-                packed.keep(torch.tensor(keep))
-                live = live[keep]
+            for walk in walks:
+                scores = walk.scores()
+                for wanted in whole:
+                    assert torch.allclose(scores, wanted[number][live], atol=1e-5)
+                if keep:
+                    walk.keep(torch.tensor(keep))
+            live = live[keep] if keep else live
     assert live.tolist() == [4, 8]
 
 
@@ -237,7 +230,7 @@ def test_layers_that_share_weights_have_exits_too(
     tiny_checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
     plain = load_checkpoint(tiny_checkpoint(tmp_path, "albert", layers=4, positions=64))
-    backend = CascadeBackend(begin_exits(plain, (2, 4), "trained"), "cpu")
+    backend = TorchBackend(begin(plain, (2, 4), "trained"), "cpu")
     inputs = some_inputs()
     reached = backend.walk(inputs, lambda live, margins: live, 4096)
     assert np.allclose(reached[:, 1], TorchBackend(plain, "cpu").margins(inputs), atol=1e-5)
@@ -247,7 +240,7 @@ def test_layers_that_share_weights_have_exits_too(
 def test_a_batch_that_does_not_fit_is_read_in_smaller_ones(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend = CascadeBackend(load_exits(folder / "model"), "cpu")
+    backend = TorchBackend(load_checkpoint(folder / "model"), "cpu")
     walk, budgets = backend.walk, []
 
     def small(inputs: Inputs, keep: object, token_budget: int, wanted: object) -> object:
@@ -257,7 +250,7 @@ def test_a_batch_that_does_not_fit_is_read_in_smaller_ones(
         return walk(inputs, keep, token_budget, wanted)  # type: ignore[arg-type]
 
     monkeypatch.setattr(backend, "walk", small)
-    engine = CascadeEngine(backend)
+    engine = Engine(backend)
     found = engine.walk(some_inputs(), lambda live, margins: live)
     assert budgets == [4096, 2048, 1024] and not np.isnan(found).any()
     monkeypatch.setattr(backend, "walk", lambda *arguments: (_ for _ in ()).throw(OutOfMemory()))
@@ -281,8 +274,8 @@ def test_who_goes_on_is_who_is_best_at_each_exit(folder: Path, index: Index) -> 
     """Against the margins of all candidates at all exits, thinned by hand."""
     found = (index.bm25() % 40)("castle song river")
     stage = cascade(folder, alpha=0.5)
-    (inputs,), _ = pointwise_inputs(stage.encoder, [found], 64, 512)
-    everyone = stage.encoder.walk(inputs, lambda live, margins: live)
+    (inputs,), *_ = stage.build_inputs([found])
+    everyone = stage.scorer.walk(inputs, lambda live, margins: live)
     first = np.argsort(-everyone[:, 0], kind="stable")
     second = sorted(first[:20].tolist(), key=lambda n: -everyone[n, 1])
     third = sorted(second[:10], key=lambda n: -everyone[n, 2])
@@ -310,7 +303,7 @@ def test_inferences_are_those_of_the_whole_model(folder: Path, index: Index) -> 
     assert stage.inferences(40) == 30  # (80 + 56 + 40) / 6 = 29.3
     assert stage.inferences(0) == 0 and stage.inferences(1) == 1
     assert cascade(folder, alpha=0).inferences(40) == 40
-    assert stage.cost == pytest.approx((2 + 2 * 0.7 + 2 * 0.49) / 6)
+    assert stage.share == pytest.approx((2 + 2 * 0.7 + 2 * 0.49) / 6)
     (index.bm25() % 40 >> stage)("castle song")
     assert (stage.tally.inferences, stage.tally.cached, stage.tally.truncation.texts) == (30, 0, 40)
     (step,) = plan(stage, [40])
@@ -362,16 +355,18 @@ def test_a_server_knows_it(folder: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_a_checkpoint_comes_back(dtype: str, folder: Path, tmp_path: Path) -> None:
-    checkpoint = load_exits(folder / "model")
-    save_exits(checkpoint, tmp_path / "copy", dtype)  # type: ignore[arg-type]
-    again = load_exits(tmp_path / "copy")
-    assert again.layers == checkpoint.layers == LAYERS and again.start.config == checkpoint.start.config
-    for name in checkpoint.heads:
-        wanted = checkpoint.heads[name].astype(dtype).astype(np.float32)
-        assert again.heads[name].tobytes() == wanted.tobytes()
+    checkpoint = load_checkpoint(folder / "model")
+    save_checkpoint(checkpoint, tmp_path / "copy", dtype)  # type: ignore[arg-type]
+    again = load_checkpoint(tmp_path / "copy")
+    assert isinstance(again.architecture, Architecture) and again.architecture == checkpoint.architecture
+    assert again.architecture.layers(again.config) == LAYERS and again.config == checkpoint.config
+    assert sorted(again.head) == sorted(checkpoint.head)
+    for name in checkpoint.head:
+        wanted = checkpoint.head[name].astype(dtype).astype(np.float32)
+        assert again.head[name].tobytes() == wanted.tobytes()
     codes = {each.dtype for each in stored_tensors(tmp_path / "copy" / "model.safetensors").values()}
     assert codes == {"F32" if dtype == "float32" else "F16"}
-    assert has_exits(tmp_path / "copy") and not has_exits(folder / "plain")
+    assert load_checkpoint(folder / "plain").architecture == Pointwise()
 
 
 def test_it_is_an_ordinary_checkpoint_too(folder: Path, tmp_path: Path) -> None:
@@ -384,26 +379,25 @@ def test_it_is_an_ordinary_checkpoint_too(folder: Path, tmp_path: Path) -> None:
 
 def test_heads_to_begin_with(folder: Path) -> None:
     plain = load_checkpoint(folder / "plain")
-    new, other = begin_exits(plain, LAYERS, seed=1), begin_exits(plain, LAYERS, seed=2)
+    new, other = begin(plain, LAYERS, seed=1), begin(plain, LAYERS, seed=2)
     assert new.fingerprint != other.fingerprint
     name = "exits.2.dense.weight"
-    assert new.heads[name].std() == pytest.approx(0.02, rel=0.1) and not new.heads["exits.2.dense.bias"].any()
-    assert not np.array_equal(new.heads[name], new.heads["exits.4.dense.weight"])
-    assert np.array_equal(new.heads[name], begin_exits(plain, (2, 6), seed=1).heads[name])
-    copies = begin_exits(plain, LAYERS, "trained")
+    assert new.head[name].std() == pytest.approx(0.02, rel=0.1) and not new.head["exits.2.dense.bias"].any()
+    assert not np.array_equal(new.head[name], new.head["exits.4.dense.weight"])
+    assert np.array_equal(new.head[name], begin(plain, (2, 6), seed=1).head[name])
+    copies = begin(plain, LAYERS, "trained")
     for part in HEAD:
-        assert np.array_equal(copies.heads[f"exits.4.{part}"], plain.tensors[f"head.{part}"])
+        assert np.array_equal(copies.head[f"exits.4.{part}"], plain.tensors[f"head.{part}"])
     # a start that has such exits goes on with them, one that has others does not
     trained = load_checkpoint(folder / "model")
-    stored = load_exits(folder / "model").heads[name]
-    assert np.array_equal(begin_exits(trained, LAYERS, seed=9).heads[name], stored)
-    assert not np.array_equal(begin_exits(trained, (2, 6), seed=9).heads[name], stored)
+    assert np.array_equal(begin(trained, LAYERS, seed=9).head[name], trained.head[name])
+    assert not np.array_equal(begin(trained, (2, 6), seed=9).head[name], trained.head[name])
     two = load_checkpoint(folder / "model", require_head=False, labels=2)
-    assert begin_exits(two, LAYERS, seed=9).heads["exits.2.output.weight"].shape == (2, 32)
+    assert begin(two, LAYERS, seed=9).head["exits.2.output.weight"].shape == (2, 32)
 
 
 def changed(source: Path, target: Path, change: Callable[[dict[str, np.ndarray]], object]) -> Path:
-    save_exits(load_exits(source), target)
+    save_checkpoint(load_checkpoint(source), target)
     tensors = {name: each.read() for name, each in stored_tensors(target / "model.safetensors").items()}
     change(tensors)
     write_tensors(target / "model.safetensors", tensors)
@@ -414,29 +408,54 @@ def changed(source: Path, target: Path, change: Callable[[dict[str, np.ndarray]]
     ("change", "said"),
     [
         (lambda t: t.pop("exits.2.dense.bias"), "the tensor exits.2.dense.bias is missing"),
-        (lambda t: t.update({"exits.2.more": np.ones(1, np.float32)}), "exits.2.more is of no head"),
-        (lambda t: t.update({"exits.two.x": np.ones(1, np.float32)}), "'exits.two.x' is of no layer"),
+        (
+            lambda t: t.update({"exits.2.more": np.ones(1, np.float32)}),
+            "the tensor exits.2.more is not expected",
+        ),
+        (
+            lambda t: t.update({"exits.two.x": np.ones(1, np.float32)}),
+            "the tensor exits.two.x is not expected",
+        ),
         (
             lambda t: t.update({"exits.4.output.weight": np.ones((3, 32), np.float32)}),
             r"exits.4.output.weight is F32\[3, 32\] where \[1, 32\] is expected",
         ),
         (
             lambda t: t.update({n.replace("exits.4", "exits.6"): t[n] for n in list(t) if "exits.4" in n}),
-            "exits after layers 2, 4, 6 of a model that has 6",
+            "the tensor exits.6.dense.bias is not expected",
         ),
     ],
 )
 def test_damaged_exits_are_one_line(
     change: Callable[[dict[str, np.ndarray]], object], said: str, folder: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match=f"its exits are damaged: .*{said}: save or fetch") as raised:
-        load_exits(changed(folder / "model", tmp_path / "m", change))
+    with pytest.raises(
+        InputError, match=f"its cascade tensors are damaged: .*{said}: save or fetch"
+    ) as raised:
+        load_checkpoint(changed(folder / "model", tmp_path / "m", change))
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("exits.two.x", "the tensor 'exits.two.x' belongs to no layer"),
+        ("exits.6.dense.bias", "exits after layers 2, 4, 6 of a model that has 6"),
+    ],
+)
+def test_damaged_exits_of_an_older_version(name: str, said: str, folder: Path, tmp_path: Path) -> None:
+    """Which had no record in config.json: the names of the tensors say where the exits are."""
+    model = changed(folder / "model", tmp_path / "m", lambda t: t.update({name: np.ones(1, np.float32)}))
+    config = json.loads((model / "config.json").read_text())
+    del config["tamis"]
+    (model / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match=f"its exits are damaged: {said}: save or fetch"):
+        load_checkpoint(model)
 
 
 def test_a_model_without_exits_says_what_it_is_good_for(folder: Path, index: Index) -> None:
     stage = Cascade(str(folder / "plain"))
-    with pytest.raises(InputError, match=r"plain has no exits: rank with mono\(model="):
+    with pytest.raises(InputError, match=r"plain holds a mono model: write mono\(model="):
         (index.bm25() % 5 >> stage)("castle")
     with pytest.raises(InputError, match="no model is bundled under the name 'cascade': name one"):
         Cascade().prepare()
@@ -448,7 +467,7 @@ def test_without_torch_it_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch)
     for device, precision in (("cuda", "auto"), ("mps", "fp32"), ("cpu", "bf16")):
         with pytest.raises(
             MissingDependencyError,
-            match=f"{device} in {precision} needs torch, which is not installed: pip install 'tamis",
+            match=f"device {device} with precision {precision} needs torch, .*: pip install 'torch",
         ):
             cascade(folder, device=device, precision=precision).prepare()
     cascade(folder, device="cpu").prepare()
@@ -456,6 +475,6 @@ def test_without_torch_it_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_int8_is_not_of_torch(folder: Path) -> None:
     with pytest.raises(InputError, match="no precision 'int8' with torch"):
-        CascadeBackend(load_exits(folder / "model"), "cpu", "int8")
+        TorchBackend(load_checkpoint(folder / "model"), "cpu", "int8")
     with pytest.raises(InputError, match="bf16 is for CUDA cards, not for cpu: use fp32, or int8"):
         cascade(folder, device="cpu", precision="bf16").prepare()

@@ -8,6 +8,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,22 +20,22 @@ torch = pytest.importorskip("torch", reason="needs torch: pip install 'tamis[tor
 
 from tamis import Cascade, Document, Mono, Query, Ranking, ScoreKind  # noqa: E402
 from tamis.base.errors import ExpressionError, InputError, TamisError  # noqa: E402
+from tamis.base.interrupt import interruptible  # noqa: E402
+from tamis.core.candidates import placed  # noqa: E402
 from tamis.core.plan import counts, plan  # noqa: E402
 from tamis.core.registry import build  # noqa: E402
-from tamis.infer.cascade_backend import CascadeBackend  # noqa: E402
 from tamis.infer.cores import cores  # noqa: E402
 from tamis.infer.engine import Engine  # noqa: E402
-from tamis.infer.score_cache import ScoreCache  # noqa: E402
-from tamis.infer.walk import CascadeEngine  # noqa: E402
-from tamis.models.checkpoint import load_checkpoint  # noqa: E402
-from tamis.models.exits import begin_exits, entropies, load_exits, save_exits  # noqa: E402
+from tamis.infer.torch_backend import TorchBackend  # noqa: E402
+from tamis.models.architectures.cascade import Cascade as Architecture  # noqa: E402
+from tamis.models.architectures.cascade import CascadeSettings, entropies  # noqa: E402
+from tamis.models.checkpoint import Checkpoint, load_checkpoint, save_checkpoint  # noqa: E402
 from tamis.rank.cascade import unsure  # noqa: E402
-from tamis.rank.given_run import placed  # noqa: E402
-from tamis.rank.mono import pointwise_inputs  # noqa: E402
 from tamis.rank.reranker import Reranker  # noqa: E402
 from tamis.serve.lane import Job, Lane  # noqa: E402
 from tamis.serve.metrics import Metrics  # noqa: E402
 from tamis.serve.pipelines import Step  # noqa: E402
+from tamis.storage.score_cache import ScoreCache  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -46,10 +47,15 @@ def model(tiny_checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPat
     """Four layers, with exits after 1, 2 and 4; an input has at most 48 tokens."""
     place = tmp_path_factory.mktemp("cascade")
     plain = load_checkpoint(tiny_checkpoint(place / "plain", layers=4, positions=48))
-    start = begin_exits(plain, (1, 2, 4), seed=1)
-    heads = {name: start.heads[name] * 10 for name in start.heads}
-    save_exits(replace(start, heads=heads), place / "model")
+    start = begin(plain)
+    head = {name: values * 10 for name, values in start.head.items()}
+    save_checkpoint(replace(start, head=head), place / "model")
     return str(place / "model")
+
+
+def begin(plain: Checkpoint) -> Checkpoint:
+    """The same model with exits after layers 1, 2 and 4."""
+    return Architecture(CascadeSettings(exits=(1, 2))).begin(plain, seed=1)
 
 
 def test_limits_that_leave_nothing_to_read(model: str) -> None:
@@ -89,21 +95,20 @@ def test_scores_that_are_no_numbers_are_an_error_at_every_exit(
 ) -> None:
     """As numbers beyond a precision's largest make them: of all others NaN says that a candidate has left."""
     plain = load_checkpoint(tiny_checkpoint(tmp_path / "plain", layers=4, positions=48, labels=2))
-    start = begin_exits(plain, (1, 2, 4), seed=1)
-    tensors = {name: plain.tensors[name] for name in plain.tensors}
-    heads = {name: start.heads[name] for name in start.heads}
-    where, name = ((heads, "exits.1"), (heads, "exits.2"), (tensors, "head"))[exit]
+    start = begin(plain)
+    tensors, head = dict(start.tensors), dict(start.head)
+    where, name = ((head, "exits.1"), (head, "exits.2"), (tensors, "head"))[exit]
     where[f"{name}.dense.bias"] = np.full(32, 100, np.float32)
     where[f"{name}.output.weight"] = np.full((2, 32), 3e38, np.float32)  # both logits are infinite
-    spoiled = replace(start, start=replace(plain, tensors=tensors), heads=heads)
-    save_exits(spoiled, tmp_path / "model")
+    spoiled = replace(start, tensors=tensors, head=head)
+    save_checkpoint(spoiled, tmp_path / "model")
     said = "the scores of {} are not numbers: use precision=fp32, or another model"
     stage = Cascade(str(tmp_path / "model"), workers=1, device="cpu")
     with pytest.raises(TamisError, match=said.format("ONNX Runtime, int8, 1 core")):
         stage(given(TEXTS))
-    (inputs,), _ = pointwise_inputs(stage.encoder, [given(TEXTS)], 64, 512)
+    (inputs,), *_ = stage.build_inputs([given(TEXTS)])
     with pytest.raises(TamisError, match=said.format("torch, processor, fp32")):
-        CascadeEngine(CascadeBackend(spoiled, "cpu")).walk(inputs, lambda live, margins: live)
+        Engine(TorchBackend(spoiled, "cpu")).walk(inputs, lambda live, margins: live)
 
 
 @pytest.mark.parametrize("stage", [Mono, Cascade])
@@ -170,21 +175,25 @@ def test_a_call_that_nobody_waits_for_is_given_up(kind: Callable[..., Reranker],
     assert job.future.cancelled() and not job.done and stage.tally.inferences == 0
 
 
+def checked(check: Callable[[], object]) -> AbstractContextManager[None]:
+    """Called before each batch."""
+    return interruptible(check, np.ones(1, dtype=bool))
+
+
 def test_a_walk_is_given_up_before_any_of_its_batches(model: str) -> None:
     stage = Cascade(model, alpha=0.3, workers=1)
-    engine: Engine = stage.encoder.engine
+    engine: Engine = stage.scorer.engine
     engine.token_budget = 50  # one input a batch, for these
-    asked = itertools.count()
-    engine.check = lambda: next(asked)
-    before = stage(given(["song " * 40] * 5))
-    batches = next(asked)
+    asked: list[None] = []
+    with checked(lambda: asked.append(None)):
+        before = stage(given(["song " * 40] * 5))
+    batches = len(asked)
     assert batches == 5 + 4 + 3, "those that live, at each exit"
     for last in range(batches):
         left = list(range(last))
-        engine.check = left.pop  # of an empty list, an error
-        with pytest.raises(IndexError):
+        # of an empty list, an error
+        with pytest.raises(IndexError), checked(left.pop):
             stage(given(["song " * 40] * 5))
-    engine.check = lambda: None
     assert stage(given(["song " * 40] * 5)) == before
 
 
@@ -194,8 +203,8 @@ def test_a_walk_is_given_up_before_any_of_its_batches(model: str) -> None:
 def everywhere(model: str, found: Ranking) -> np.ndarray:
     """The margins of all candidates at all exits."""
     stage = Cascade(model)
-    (inputs,), _ = pointwise_inputs(stage.encoder, [found], 64, 512)
-    return stage.encoder.walk(inputs, lambda live, margins: live)
+    (inputs,), *_ = stage.build_inputs([found])
+    return stage.scorer.walk(inputs, lambda live, margins: live)
 
 
 def test_entropy_by_hand() -> None:
@@ -217,11 +226,11 @@ def test_below_the_threshold_they_leave_and_at_it_they_stay() -> None:
 
 def centred(model: str, found: Ranking, out: Path) -> str:
     """The model with biases that make its first two exits say yes to half of the candidates."""
-    start = load_exits(model)
-    heads = {name: start.heads[name] for name in start.heads}
+    start = load_checkpoint(model)
+    head = dict(start.head)
     for layer, middle in zip((1, 2), np.median(everywhere(model, found), axis=0), strict=False):
-        heads[f"exits.{layer}.output.bias"] = heads[f"exits.{layer}.output.bias"] - middle
-    save_exits(replace(start, heads=heads), out)
+        head[f"exits.{layer}.output.bias"] = head[f"exits.{layer}.output.bias"] - middle
+    save_checkpoint(replace(start, head=head), out)
     return str(out)
 
 
@@ -262,10 +271,10 @@ def test_above_ln_2_all_leave_at_the_first_exit(model: str) -> None:
     found = given(TEXTS)
     first = 1 / (1 + np.exp(-everywhere(model, found)[:, 0].astype(np.float64)))
     stage = Cascade(model, entropy=0.7, workers=1)
-    stage.encoder.engine.token_budget = 1  # one input a batch
+    stage.scorer.engine.token_budget = 1  # one input a batch
     asked: list[None] = []
-    stage.encoder.engine.check = lambda: asked.append(None)
-    ranked = stage(found)
+    with checked(lambda: asked.append(None)):
+        ranked = stage(found)
     assert np.allclose(ranked.scores, np.sort(first)[::-1], atol=1e-6)
     assert len(asked) == len(TEXTS), "the layers above the first exit read nothing"
     assert stage.tally.inferences == math.ceil(len(TEXTS) / 4)
@@ -285,7 +294,7 @@ def test_scores_of_an_earlier_pass_serve_every_higher_entropy_and_alpha(model: s
 def test_how_much_is_read_is_known_afterwards(model: str) -> None:
     stage = Cascade(model, entropy=0.1)
     (step,) = plan(stage, [40])
-    assert step.inferences.tolist() == [40] and stage.cost == 1 and counts(stage) == "most"
+    assert step.inferences.tolist() == [40] and stage.share == 1 and counts(stage) == "most"
     assert {counts(Cascade(model, alpha=0.1)), counts(Cascade(model, entropy=0))} == {"exact"}
 
 

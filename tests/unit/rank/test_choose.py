@@ -18,11 +18,11 @@ from tamis.core.registry import build, check_searches, parse
 from tamis.core.stage import Stage
 from tamis.index.score import Collection, Terms
 from tamis.index.search import statistics
-from tamis.infer.score_cache import ScoreCache
 from tamis.rank import passage as passage_module
 from tamis.rank.choose import AMONG, Lexical, highest, lexical_scores, own_statistics
 from tamis.rank.given_run import Documents
 from tamis.rank.passage import k_max_p, sum_p
+from tamis.storage.score_cache import ScoreCache
 from tamis.text.segment import word_windows
 
 FILLER = ["onions", "and", "butter", "go", "into", "the", "soup", "with", "salt", "and", "some", "pepper"]
@@ -371,7 +371,7 @@ def test_what_chooses_finds_no_candidates() -> None:
         ("maxp(mono, choose=bm25 >> mono, passages=3)", "choose of maxp cannot be bm25 >> mono"),
         ("maxp(mono, choose=3, passages=3)", "choose of maxp cannot be 3: give a stage or none"),
         ('maxp(mono, choose="bm25", passages=3)', "choose of maxp cannot be 'bm25'"),
-        ("maxp(mono, choose=sieve, passages=3)", "there is no stage 'sieve'"),
+        ("maxp(mono, choose=sieve, passages=3)", "'sieve' is not a stage"),
         ("maxp(mono, choose=bm25(mono), passages=3)", "bm25 takes its options as name=value"),
         ("maxp(mono, choose=bm25(k1=-1), passages=3)", "BM25 with k1=-1"),
         ("firstp(mono, choose=bm25)", "firstp has no option 'choose'"),

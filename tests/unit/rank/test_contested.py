@@ -192,8 +192,8 @@ def test_a_search_counts_by_its_order_and_a_model_by_its_scores(index: Index, mo
     scored = (index.bm25() % 6 >> Mono(str(models / "mono")))("castle song")
     plain = Ranking(scored.query, scored.ids, scored.scores, ScoreKind.RETRIEVAL, index)
     stage = Duo(str(models / "duo"), window=1)
-    inputs, cuts, (pairs,) = stage._made([scored])
-    (margins,) = stage._margins([scored], inputs, cuts)
+    inputs, cuts, (pairs,) = stage.build_inputs([scored])
+    (margins,) = stage.margins([scored], inputs, cuts)
     for ranking, odds in ((scored, scored.log_odds()), (plain, None)):
         expected = aggregate(*completed(margins, pairs, 6, odds), 6, "sum")
         assert sorted(stage(ranking).scores.tolist()) == sorted(expected.tolist())

@@ -237,7 +237,7 @@ def test_what_is_no_regular_file(tmp_path: Path) -> None:
         done = subprocess.run(
             [sys.executable, "-c", code], input="", capture_output=True, text=True, timeout=60
         )
-        assert f"{path}: is no regular file: give a file that a model was saved to" in done.stderr
+        assert f"{path}: not a regular file: give a file that a model was saved to" in done.stderr
     with pytest.raises(InputError, match="is a folder: give a file"):
         GroupwiseModel.read(tmp_path)
 
@@ -285,11 +285,11 @@ def test_weights_of_documents_count(judged: tuple[Run, dict[str, dict[str, int]]
         ({"learning_rate": 0.0}, "a learning rate of 0.0: use a number above 0"),
         (
             {"learning_rate": 1e300},
-            "a learning rate of 1e[+]300 ends in weights that are no numbers: use a sma",
+            "a learning rate of 1e[+]300 leads to weights that are not numbers: use a sma",
         ),
-        ({"learning_rate": np.inf}, "a learning rate of inf ends in weights"),
+        ({"learning_rate": np.inf}, "a learning rate of inf leads to weights"),
         ({"seed": -1}, "seed"),
-        ({"weights": {"q": {"a": -1.0}}}, "a weight of query 'q' is below 0 or no number"),
+        ({"weights": {"q": {"a": -1.0}}}, "a weight of query 'q' is below 0 or not a number"),
         ({"features": ["length"]}, "length of groupwise needs an index: give `index`"),
         ({"features": []}, "groupwise without a feature"),
         ({"qrels": {"q": {"z": 1}}}, "no relevant document is among the candidates"),

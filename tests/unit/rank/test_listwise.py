@@ -19,21 +19,22 @@ torch = pytest.importorskip("torch", reason="needs torch: pip install 'tamis[tor
 from tamis import Document, Duo, Index, Listwise, Mono, Query, Ranking, ScoreKind  # noqa: E402
 from tamis.base.errors import ExpressionError, InputError, MissingDependencyError, TamisError  # noqa: E402
 from tamis.cli import main  # noqa: E402
+from tamis.core.candidates import placed  # noqa: E402
 from tamis.core.plan import counts, plan  # noqa: E402
 from tamis.core.registry import build  # noqa: E402
 from tamis.infer.engine import Engine, OutOfMemory  # noqa: E402
-from tamis.infer.listwise_backend import ListwiseBackend  # noqa: E402
-from tamis.infer.score_cache import ScoreCache  # noqa: E402
-from tamis.models.checkpoint import load_checkpoint  # noqa: E402
+from tamis.infer.torch_backend import TorchBackend  # noqa: E402
+from tamis.models.architectures.listwise import Listwise as Architecture  # noqa: E402
+from tamis.models.architectures.listwise import ListwiseSettings  # noqa: E402
+from tamis.models.checkpoint import Checkpoint, load_checkpoint, save_checkpoint  # noqa: E402
 from tamis.models.encoder import Encoder  # noqa: E402
-from tamis.models.list_encoder import ListEncoder, text_rows  # noqa: E402
-from tamis.models.lists import ListCheckpoint, begin_lists, load_lists, save_lists  # noqa: E402
+from tamis.models.list_network import ListNetwork  # noqa: E402
 from tamis.models.templates import Inputs, Tokenised, listwise  # noqa: E402
 from tamis.models.tokenizer import open_tokenizer  # noqa: E402
 from tamis.models.weights import stored_tensors, write_tensors  # noqa: E402
-from tamis.rank.given_run import placed  # noqa: E402
-from tamis.rank.groups import drawn_groups, groups_a_round, settled  # noqa: E402
+from tamis.rank.groups import by_groups, drawn_groups, groups_a_round  # noqa: E402
 from tamis.serve.models import stage_of  # noqa: E402
+from tamis.storage.score_cache import ScoreCache  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -41,11 +42,15 @@ N = 4  # texts an input of the tiny model has
 WORDS = ["river", "castle", "song", "war", "music", "bridge", "film", "singer", "city", "battle"]
 
 
+def begin(start: Checkpoint, texts: int = N, seed: int = 0) -> Checkpoint:
+    return Architecture(ListwiseSettings(n=texts)).begin(start, seed)
+
+
 def written(plain: Path, folder: Path, texts: int = N) -> Path:
     """A listwise model with a head so large that scores differ clearly, as those of the tiny checkpoints
     do."""
-    start = begin_lists(load_checkpoint(plain), texts, seed=1)
-    save_lists(replace(start, head={name: start.head[name] * 20 for name in start.head}), folder)
+    start = begin(load_checkpoint(plain), texts, seed=1)
+    save_checkpoint(replace(start, head={name: start.head[name] * 20 for name in start.head}), folder)
     return folder
 
 
@@ -69,12 +74,12 @@ def stage(folder: Path, **options: object) -> Listwise:
     return Listwise(str(folder / "model"), **options)  # type: ignore[arg-type]
 
 
-def some_inputs(checkpoint: ListCheckpoint, sizes: list[int], seed: int = 0) -> Inputs:
+def some_inputs(checkpoint: Checkpoint, sizes: list[int], seed: int = 0) -> Inputs:
     """A group of each size, of texts of various lengths, one of them empty."""
     rng = np.random.default_rng(seed)
     texts = [rng.integers(20, 300, rng.integers(1, 14)).tolist() for _ in range(9)] + [[]]
     groups = [[*rng.choice(10, size, replace=False), *[-1] * (N - size)] for size in sizes]
-    special, config = open_tokenizer(checkpoint.start).special, checkpoint.start.config
+    special, config = open_tokenizer(checkpoint).special, checkpoint.config
     made, _ = listwise(
         [30, 31],
         Tokenised.of(texts),
@@ -122,14 +127,14 @@ def test_a_score_is_the_sum_over_groups() -> None:
     given = Ranking(Query("q", ""), ("a", "b", "c", "d", "e"), np.arange(5.0)[::-1], ScoreKind.RETRIEVAL)
     groups = np.array([[0, 2], [1, -1], [2, 1], [0, -1]])
     scores = np.array([[-3.0, 1.0], [2.0, 99.0], [1.5, -4.0], [-0.5, 99.0]], np.float32)
-    found = settled(given, groups, scores)
+    found = by_groups(given, groups, scores)
     assert found.ids == ("c", "b", "a", "d", "e") and found.kind is ScoreKind.COMBINED
     assert found.scores.tolist() == [2.5, -2.0, -3.5, -4.5, -5.5], "what was not read is below what was"
 
 
 def test_equal_scores_go_by_id() -> None:
     given = Ranking(Query("q", ""), ("c", "a", "b"), np.zeros(3))
-    assert settled(given, np.array([[0, 1, 2]]), np.ones((1, 3))).ids == ("a", "b", "c")
+    assert by_groups(given, np.array([[0, 1, 2]]), np.ones((1, 3))).ids == ("a", "b", "c")
 
 
 # -- the encoder
@@ -140,12 +145,12 @@ def test_a_text_is_scored_by_the_mean_of_its_own_states(
     family: str, tiny_checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
     """Against the states of the plain encoder, one input at a time, the separators counted by hand."""
-    checkpoint = load_lists(written(tiny_checkpoint(tmp_path / "plain", family), tmp_path / "model"))
+    checkpoint = load_checkpoint(written(tiny_checkpoint(tmp_path / "plain", family), tmp_path / "model"))
     inputs = some_inputs(checkpoint, [4, 1, 3])
-    found = ListwiseBackend(checkpoint, "cpu").margins(inputs)
-    encoder = Encoder.from_checkpoint(checkpoint.start)
+    found = TorchBackend(checkpoint, "cpu").margins(inputs)
+    encoder = Encoder.from_checkpoint(checkpoint)
     weight, bias = (torch.tensor(checkpoint.head[f"listwise.head.{name}"]) for name in ("weight", "bias"))
-    sep = open_tokenizer(checkpoint.start).special.sep
+    sep = open_tokenizer(checkpoint).special.sep
     for number, size in enumerate([4, 1, 3]):
         own = inputs.take([number])
         ids, segments = (torch.from_numpy(each.astype(np.int64))[None] for each in (own.ids, own.segments))
@@ -163,30 +168,28 @@ def test_a_text_is_scored_by_the_mean_of_its_own_states(
 
 def test_a_text_is_read_beside_the_others(folder: Path) -> None:
     """Its score depends on them, or reading them together would be no use."""
-    checkpoint = load_lists(folder / "model")
-    special = open_tokenizer(checkpoint.start).special
+    checkpoint = load_checkpoint(folder / "model")
+    special = open_tokenizer(checkpoint).special
     texts = Tokenised.of([[40, 41], [50, 51, 52], [60]])
     made, _ = listwise([30], texts, np.array([[0, 1], [0, 2]]), special)
-    one, other = ListwiseBackend(checkpoint, "cpu").margins(made)[:, 0]
+    one, other = TorchBackend(checkpoint, "cpu").margins(made)[:, 0]
     assert abs(one - other) > 1e-3
 
 
 def test_neither_the_batch_nor_padding_changes_a_score_and_packed_is_padded(folder: Path) -> None:
-    checkpoint = load_lists(folder / "model")
+    checkpoint = load_checkpoint(folder / "model")
     inputs = some_inputs(checkpoint, [4, 2, 4, 1, 3, 4])
-    engine = Engine(ListwiseBackend(checkpoint, "cpu"), (N,))
+    engine = Engine(TorchBackend(checkpoint, "cpu"), (N,))
     together = engine.margins(inputs)
     assert together.shape == (6, N)
     alone = np.concatenate([engine.margins(inputs.take([number])) for number in range(6)])
     assert np.allclose(together, alone, atol=1e-5)
     engine.token_budget = 50  # one or two inputs a batch, longest first
     assert np.allclose(together, engine.margins(inputs), atol=1e-5)
-    encoder = ListEncoder.from_lists(checkpoint)
-    texts = text_rows(inputs, open_tokenizer(checkpoint.start).special, packed=True)
-    numbers = (torch.from_numpy(np.asarray(each, np.int32)) for each in (inputs.ids, inputs.segments))
+    network = ListNetwork.of(checkpoint, open_tokenizer(checkpoint).special)
+    network.packed = True
     with torch.inference_mode():
-        offsets = torch.from_numpy(inputs.offsets.astype(np.int32))
-        packed = encoder.packed_texts(*numbers, offsets, int(inputs.lengths.max()), *texts)
+        packed = network(inputs)
     sizes = np.arange(N) < np.array([4, 2, 4, 1, 3, 4])[:, None]
     assert np.allclose(packed.numpy(), together[sizes], atol=1e-5)
 
@@ -194,18 +197,17 @@ def test_neither_the_batch_nor_padding_changes_a_score_and_packed_is_padded(fold
 def test_a_batch_that_does_not_fit_is_read_in_smaller_ones(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoint = load_lists(folder / "model")
+    checkpoint = load_checkpoint(folder / "model")
     inputs = some_inputs(checkpoint, [4, 2, 4, 1, 3, 4])
-    backend = ListwiseBackend(checkpoint, "cpu")
-    wanted, forward, sizes = backend.margins(inputs), backend._forward, []
+    backend = TorchBackend(checkpoint, "cpu")
+    wanted, sizes = backend.margins(inputs), []
 
-    def small(ids: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
-        sizes.append(len(ids))
-        if len(ids) > 2:
+    def small(module: torch.nn.Module, given: tuple[Inputs]) -> None:
+        sizes.append(len(given[0]))
+        if sizes[-1] > 2:
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
-        return forward(ids, *others)
 
-    monkeypatch.setattr(backend, "_forward", small)
+    backend.network.register_forward_pre_hook(small)
     engine = Engine(backend, (N,))
     assert np.allclose(engine.margins(inputs), wanted, atol=1e-5)
     assert sizes[0] == 6 and engine.token_budget < backend.token_budget
@@ -220,8 +222,8 @@ def test_a_batch_that_does_not_fit_is_read_in_smaller_ones(
 def test_the_stage_is_its_parts(folder: Path, index: Index) -> None:
     """Against the groups, their inputs and the sums, made one by one."""
     found = (index.bm25() % 12)("castle song")
-    checkpoint = load_lists(folder / "model")
-    tokenizer, backend = open_tokenizer(checkpoint.start), ListwiseBackend(checkpoint, "cpu")
+    checkpoint = load_checkpoint(folder / "model")
+    tokenizer, backend = open_tokenizer(checkpoint), TorchBackend(checkpoint, "cpu")
     texts = [index.document(identity).contents for identity in found.ids[:10]]
     sums = np.zeros(10)
     for group in drawn_groups(10, N, 2, seed=3):
@@ -342,7 +344,9 @@ def test_without_torch_it_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch)
         "tamis.infer.scorer.find_spec",
         lambda name: None if name == "torch" else importlib.util.find_spec(name),
     )
-    with pytest.raises(MissingDependencyError, match="cuda in auto needs torch, which is not installed"):
+    with pytest.raises(
+        MissingDependencyError, match=r"device cuda with precision auto needs torch, .*: pip install 'torch"
+    ):
         stage(folder, device="cuda").prepare()
     stage(folder, device="cpu").prepare()
 
@@ -352,7 +356,7 @@ def test_without_torch_it_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_pointwise_model_is_refused(folder: Path, index: Index) -> None:
     plain = str(folder / "plain")
-    said = rf'plain is no listwise model: rank with mono\(model="{plain}"\), or train one'
+    said = rf'plain holds a mono model: write mono\(model="{plain}"\)'
     with pytest.raises(InputError, match=said):
         (index.bm25() % 5 >> Listwise(plain))("castle")
     with pytest.raises(InputError, match=said):
@@ -364,13 +368,13 @@ def test_other_stages_refuse_a_listwise_model(
     other: type[Mono] | type[Duo], folder: Path, index: Index
 ) -> None:
     model = str(folder / "model")
-    with pytest.raises(InputError, match=rf'is a listwise model: write listwise\(model="{model}"\)'):
+    with pytest.raises(InputError, match=rf'holds a listwise model: write listwise\(model="{model}"\)'):
         other(model).prepare()
 
 
 def test_it_is_no_graph_either(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(folder / "model")]) == 2
-    assert "is a listwise model: write listwise(" in capsys.readouterr().err
+    assert "holds a listwise model: write listwise(" in capsys.readouterr().err
 
 
 # -- checkpoints
@@ -378,15 +382,16 @@ def test_it_is_no_graph_either(folder: Path, capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_a_checkpoint_comes_back(dtype: str, folder: Path, tmp_path: Path) -> None:
-    checkpoint = load_lists(folder / "model")
-    save_lists(checkpoint, tmp_path / "copy", dtype)  # type: ignore[arg-type]
-    again = load_lists(tmp_path / "copy")
-    assert again.texts == N and again.start.config == checkpoint.start.config
+    checkpoint = load_checkpoint(folder / "model")
+    save_checkpoint(checkpoint, tmp_path / "copy", dtype)  # type: ignore[arg-type]
+    again = load_checkpoint(tmp_path / "copy")
+    assert again.architecture.settings.n == N and again.config == checkpoint.config
     assert sorted(again.head) == ["listwise.head.bias", "listwise.head.weight"]
     for name in checkpoint.head:
         wanted = checkpoint.head[name].astype(dtype).astype(np.float32)
         assert again.head[name].tobytes() == wanted.tobytes()
-    assert json.loads((tmp_path / "copy" / "config.json").read_text())["tamis_listwise_texts"] == N
+    record = json.loads((tmp_path / "copy" / "config.json").read_text())["tamis"]
+    assert record["architecture"] == "listwise" and record["settings"]["n"] == N
 
 
 def test_a_model_in_shards(folder: Path, tmp_path: Path) -> None:
@@ -404,17 +409,18 @@ def test_a_model_in_shards(folder: Path, tmp_path: Path) -> None:
 
 def test_heads_to_begin_with(folder: Path) -> None:
     plain, name = load_checkpoint(folder / "plain"), "listwise.head.weight"
-    new, other = begin_lists(plain, 8, seed=1), begin_lists(plain, 8, seed=2)
-    assert new.texts == 8
-    assert len({each.fingerprint for each in (new, other, begin_lists(plain, 4, seed=2))}) == 3
+    new, other = begin(plain, 8, seed=1), begin(plain, 8, seed=2)
+    assert new.architecture.settings.n == 8
+    assert len({each.fingerprint for each in (new, other, begin(plain, 4, seed=2))}) == 3
     assert not np.array_equal(new.head[name], other.head[name]) and not new.head["listwise.head.bias"].any()
     # a start that has a head goes on with it, also for groups of another size
-    trained = begin_lists(load_checkpoint(folder / "model"), 6, seed=9)
-    assert np.array_equal(trained.head[name], load_lists(folder / "model").head[name]) and trained.texts == 6
+    trained = begin(load_checkpoint(folder / "model"), 6, seed=9)
+    assert np.array_equal(trained.head[name], load_checkpoint(folder / "model").head[name])
+    assert trained.architecture.settings.n == 6
 
 
 def changed(source: Path, target: Path, change: Callable[[dict[str, np.ndarray]], object]) -> Path:
-    save_lists(load_lists(source), target)
+    save_checkpoint(load_checkpoint(source), target)
     tensors = {name: each.read() for name, each in stored_tensors(target / "model.safetensors").items()}
     change(tensors)
     write_tensors(target / "model.safetensors", tensors)
@@ -425,7 +431,10 @@ def changed(source: Path, target: Path, change: Callable[[dict[str, np.ndarray]]
     ("change", "said"),
     [
         (lambda t: t.pop("listwise.head.bias"), "the tensor listwise.head.bias is missing"),
-        (lambda t: t.update({"listwise.more": np.ones(1, np.float32)}), "listwise.more is of no head"),
+        (
+            lambda t: t.update({"listwise.more": np.ones(1, np.float32)}),
+            "the tensor listwise.more is not expected",
+        ),
         (
             lambda t: t.update({"listwise.head.weight": np.ones((4, 32), np.float32)}),
             r"listwise.head.weight is F32\[4, 32\] where \[1, 32\] is expected",
@@ -435,16 +444,22 @@ def changed(source: Path, target: Path, change: Callable[[dict[str, np.ndarray]]
 def test_damaged_heads(
     change: Callable[[dict[str, np.ndarray]], object], said: str, folder: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match=f"its listwise head is damaged: .*{said}"):
-        load_lists(changed(folder / "model", tmp_path / "copy", change))
+    with pytest.raises(InputError, match=f"its listwise tensors are damaged: .*{said}: save or fetch"):
+        load_checkpoint(changed(folder / "model", tmp_path / "copy", change))
 
 
 def test_a_config_that_cannot_be_meant(folder: Path, tmp_path: Path) -> None:
-    save_lists(load_lists(folder / "model"), tmp_path)
+    save_checkpoint(load_checkpoint(folder / "model"), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"tamis_listwise_texts": "8"}))
-    with pytest.raises(InputError, match="tamis_listwise_texts is '8': it must be a whole number"):
-        load_lists(tmp_path)
+    older = {name: value for name, value in config.items() if name != "tamis"}
+    config["tamis"]["settings"]["n"] = "8"
+    for content, said in (
+        (config, "n of \\[listwise\\] is '8': it must be a whole number"),
+        (older | {"tamis_listwise_texts": "8"}, "tamis_listwise_texts is '8': it must be a whole number"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(content))
+        with pytest.raises(InputError, match=said):
+            load_checkpoint(tmp_path)
 
 
 def test_scores_that_are_no_numbers_are_an_error(folder: Path, index: Index, tmp_path: Path) -> None:

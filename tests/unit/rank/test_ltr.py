@@ -305,7 +305,7 @@ def test_ties_are_broken_as_rankings_break_them() -> None:
         (lambda run: train_ltr(run, {"q1": {"d1": 1}}, ["score", "score"]), "the feature score comes twice"),
         (lambda run: train_ltr(run, {"q9": {"d1": 1}}, ["score"]), "no query with candidates has a relevant"),
         (lambda run: train_ltr(run, {"q1": {"d1": 1}}, ["bm25"]), "a first stage needs an index"),
-        (lambda run: train_ltr(run, {"q1": {"d1": 1}}, ["score"], "ABC"), "there is no measure 'ABC'"),
+        (lambda run: train_ltr(run, {"q1": {"d1": 1}}, ["score"], "ABC"), "'ABC' is not a measure"),
         (
             lambda run: train_ltr(run, {"q1": {"d1": 1}}, ["score"], seed=-1),
             "the seed -1: use a whole number",

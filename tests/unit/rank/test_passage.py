@@ -118,7 +118,7 @@ def test_saturated_probabilities_keep_the_order_of_the_margins(
 ) -> None:
     stage = MaxP(mono(models), window=40)
     margins = np.array([50.0, 60.0, 55.0], np.float32)
-    monkeypatch.setattr(type(stage.encoder), "margins", lambda self, inputs, progress=None: margins)
+    monkeypatch.setattr(type(stage.scorer), "margins", lambda self, inputs, progress=None: margins)
     short = [DOCUMENTS[n] for n in (0, 1, 4)]
     assert stage(given(short)).ids == ("d01", "d04", "d00")
 
@@ -178,7 +178,7 @@ def test_what_is_cut_is_counted_in_documents(models: Path, unit: str) -> None:
     stage = SumP(mono(models), window=80, unit=unit, passages=1)  # type: ignore[arg-type]
     stage(given(DOCUMENTS))
     texts = [document.text for document in DOCUMENTS]
-    tokens = stage.encoder.tokenizer.encode(texts).lengths
+    tokens = stage.scorer.tokenizer.encode(texts).lengths
     lengths = [len(text.split()) for text in texts] if unit == "words" else tokens.tolist()
     cut = stage.tally.truncation
     assert (cut.texts, cut.texts_cut) == (len(DOCUMENTS), sum(length > 80 for length in lengths))
@@ -215,14 +215,14 @@ def test_a_passage_too_long_for_the_model_is_cut_in_pieces(models: Path) -> None
 def test_nothing_of_a_window_falls_off_its_end(models: Path, unit: str, query: str) -> None:
     stage = SumP(mono(models, "short"), unit=unit, window=300, passages=None)  # type: ignore[arg-type]
     stage(given(DOCUMENTS, query))
-    lengths = stage.encoder.tokenizer.encode([document.text for document in DOCUMENTS]).lengths
+    lengths = stage.scorer.tokenizer.encode([document.text for document in DOCUMENTS]).lengths
     assert stage.tally.truncation.text_tokens_lost == 0
     assert stage.tally.truncation.text_tokens >= lengths.sum()
 
 
 def test_a_window_of_tokens_is_as_long_as_the_query_leaves_room(models: Path) -> None:
     """And not as the longest query would: a model that is trained on such windows has read them whole."""
-    (size,) = mono(models).encoder.tokenizer.encode([DOCUMENTS[1].text]).lengths.tolist()
+    (size,) = mono(models).scorer.tokenizer.encode([DOCUMENTS[1].text]).lengths.tolist()
     reader = mono(models, limit=size + 20, query_limit=60)
     stage = SumP(reader, unit="tokens", window=size, stride=size, title=False)
     assert stage.reader.room < size
@@ -243,7 +243,7 @@ def test_a_long_title_leaves_half_the_room_to_even_chunks(models: Path) -> None:
 
 def test_windows_of_tokens_are_cut_from_the_tokens(models: Path) -> None:
     stage = MaxP(mono(models), unit="tokens", window=50, stride=40)
-    tokenizer = stage.encoder.tokenizer
+    tokenizer = stage.scorer.tokenizer
     for document in DOCUMENTS:
         (read,) = stage.reader.read(given([document]), [document.id])
         whole = tokenizer.encode([document.text]).ids
@@ -259,7 +259,7 @@ def test_tokens_kept_beside_the_index_change_nothing(models: Path, tmp_path: Pat
     stage = MaxP(mono(models), unit=unit, window=20)  # type: ignore[arg-type]
     index = Index.build(DOCUMENTS, tmp_path / "idx")
     before = (index.bm25() >> stage)("castle song")
-    build_tokens(index, stage.encoder.tokenizer, limit=COUNTED)
+    build_tokens(index, stage.scorer.tokenizer, limit=COUNTED)
     after = (Index.open(tmp_path / "idx").bm25() >> stage)("castle song")
     assert len(before) > 4
     assert before == after
@@ -271,15 +271,15 @@ def test_kept_tokens_are_not_made_again(
 ) -> None:
     stage = MaxP(mono(models), unit="tokens", window=50, evidence=0)
     index = Index.build([replace(d, title="") for d in DOCUMENTS], tmp_path / "idx")
-    build_tokens(index, stage.encoder.tokenizer, limit=COUNTED)
+    build_tokens(index, stage.scorer.tokenizer, limit=COUNTED)
     tokenised: list[str] = []
-    encode = type(stage.encoder.tokenizer).encode
+    encode = type(stage.scorer.tokenizer).encode
 
     def counting(self: object, texts: list[str], **options: int) -> object:
         tokenised.extend(texts)
         return encode(self, texts, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(type(stage.encoder.tokenizer), "encode", counting)
+    monkeypatch.setattr(type(stage.scorer.tokenizer), "encode", counting)
     (index.bm25() >> stage)("castle song")
     assert tokenised == ["castle song"]
 
@@ -389,7 +389,7 @@ def test_five_megabytes_without_a_space(models: Path, text: str) -> None:
 def test_evidence_in_tokens_is_where_the_tokens_stand(models: Path, unit: str) -> None:
     stage = MaxP(mono(models), unit=unit, window=30, passages=None)  # type: ignore[arg-type]
     ranked = stage(given(DOCUMENTS))
-    tokenizer = stage.encoder.tokenizer
+    tokenizer = stage.scorer.tokenizer
     for document in DOCUMENTS:
         (read,) = stage.reader.read(given([document]), [document.id])
         _, starts, stops = token_places(document.text, tokenizer)
@@ -404,7 +404,7 @@ def test_a_document_of_more_tokens_than_are_kept(models: Path, unit: str, passag
     stage = MaxP(mono(models), unit=unit, passages=passages, evidence=0)  # type: ignore[arg-type]
     document = Document("d", text_of(10_000, 5), title="the king")
     (read,) = stage.reader.read(given([document]), ["d"])
-    tokens = len(token_places(document.text, stage.encoder.tokenizer).ids)
+    tokens = len(token_places(document.text, stage.scorer.tokenizer).ids)
     assert tokens > 2 * COUNTED
     if passages is None:
         assert (read.passages[-1].stop, read.lost) == (tokens, 0)

@@ -71,7 +71,7 @@ def duo(models: Path, **options: object) -> Duo:
 def test_mono_scores_the_papers_input(models: Path) -> None:
     """[CLS] q [SEP] d [SEP], written out here and scored by the backend itself."""
     stage = mono(models, precision="fp32")
-    tokenizer = stage.encoder.tokenizer
+    tokenizer = stage.scorer.tokenizer
     query, text = (tokenizer.encode([each]).ids.tolist() for each in ("castle song", "river music war"))
     special = tokenizer.special
     ids = [special.cls, *query, special.sep, *text, special.sep]
@@ -107,7 +107,7 @@ def test_saturated_probabilities_keep_the_order_of_the_logits(
 ) -> None:
     stage = mono(models)
     margins = np.array([50.0, 60.0, 55.0, -800.0, -790.0], np.float32)
-    monkeypatch.setattr(type(stage.encoder), "margins", lambda self, inputs, progress=None: margins)
+    monkeypatch.setattr(type(stage.scorer), "margins", lambda self, inputs, progress=None: margins)
     assert [ranked.position for ranked in stage.rank("q", ["a", "b", "c", "d", "e"])] == [1, 2, 0, 4, 3]
 
 
@@ -128,7 +128,7 @@ def test_tokens_kept_beside_the_index_change_nothing(models: Path, tmp_path: Pat
     index = Index.build(documents, tmp_path / "idx")
     stage = mono(models)
     before = (index.bm25() % 30 >> stage)("castle song")
-    build_tokens(index, stage.encoder.tokenizer)
+    build_tokens(index, stage.scorer.tokenizer)
     opened = Index.open(tmp_path / "idx")
     assert (opened.bm25() % 30 >> mono(models))("castle song") == before
 
@@ -154,7 +154,7 @@ def test_a_model_with_room_for_it_reads_more_than_512_tokens(
         stage.rank("b", [document])
         (index.bm25() >> stage)("b")
         assert stage.tally.truncation.text_tokens_lost == 2 * lost
-        build_tokens(index, stage.encoder.tokenizer)  # the first 512, which are too few for the next
+        build_tokens(index, stage.scorer.tokenizer)  # the first 512, which are too few for the next
     passages = SumP(stage, window=901, stride=901, passages=None)
     passages.rank("b", [document])
     assert (passages.tally.inferences, passages.tally.truncation.text_tokens_lost) == (1, 0)
@@ -282,7 +282,7 @@ def test_candidates_that_are_none(models: Path) -> None:
 
 def scored_alone(stage: Duo, query: str, one: str, other: str) -> float:
     """P(one beats the other), from an input written out here."""
-    tokenizer = stage.encoder.tokenizer
+    tokenizer = stage.scorer.tokenizer
     special = tokenizer.special
     parts = [tokenizer.encode([text]).ids.tolist() for text in (query, one, other)]
     ids = [special.cls]
@@ -291,7 +291,7 @@ def scored_alone(stage: Duo, query: str, one: str, other: str) -> float:
         ids += [*part, special.sep]
         segments += [number] * (len(part) + 1)
     inputs = Inputs(np.array(ids, np.int32), np.array(segments, np.uint8), np.array([0, len(ids)]))
-    return float(probability(stage.encoder.margins(inputs))[0])
+    return float(probability(stage.scorer.margins(inputs))[0])
 
 
 def test_duo_sums_what_its_opponents_concede(models: Path) -> None:

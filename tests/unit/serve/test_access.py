@@ -91,7 +91,7 @@ def test_a_key_opens_what_its_roles_say(client: Callable[..., Any]) -> None:
                 assert answer.status_code in (200, 422)  # no documents are sent: a model takes time
             else:
                 assert answer.status_code == 403
-                assert answer.json()["error"].startswith(f"the key {role} has not the role {needed}: ")
+                assert answer.json()["error"].startswith(f"the key {role} does not have the role {needed}: ")
         for headers in ({}, {"x-api-key": "search-012345678"}, {"authorization": KEYS["all"]}):
             answer = ask(headers)
             assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
@@ -165,7 +165,7 @@ def test_a_key_has_a_rate_of_its_own(client: Callable[..., Any]) -> None:
     assert statuses("wrong", 4) == [401, 401, 401, 429]  # by address: keys cannot be tried without end
     refused = server.get("/info", headers={"x-api-key": "slow"})
     assert 900 < int(refused.headers["retry-after"]) <= 1000
-    assert refused.json()["error"].startswith("more than 0.001 requests a second: ")
+    assert refused.json()["error"].startswith("more than 0.001 requests per second: ")
     assert {server.get(path).status_code for path in ("/", "/healthz", "/static/main.js")} == {200}
 
 

@@ -13,8 +13,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tamis import Document, Query
+from tamis.base import interrupt
+from tamis.core.candidates import placed
 from tamis.core.ranking import Ranking
-from tamis.rank.given_run import placed
 from tamis.serve.admission import Promise, fits
 from tamis.serve.costs import Costs, Pace
 from tamis.serve.job import Job
@@ -42,7 +43,7 @@ def test_a_client_that_leaves_says_nothing_of_the_cost_and_one_whose_time_is_up_
 ) -> None:
     def run_until_given_up(rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
         found = Finds.apply(load.read, rankings, depth)
-        load.steps[1].models[0].encoder.engine.check()  # as engines do before each batch
+        interrupt.check()  # as engines do before each batch
         return found
 
     monkeypatch.setattr(load.read, "apply", run_until_given_up)

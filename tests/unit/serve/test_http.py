@@ -91,7 +91,7 @@ def _schema(whole: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
 NOT_WHOLE = "is not a whole number: send one, in digits and without quotes"
 NOT_BOOLEAN = "is not true or false: send one of them, without quotes"
 NOT_DOCUMENT = "give a text, or an object with a text: see /openapi.json"
-NO_FIELD = "there is no such field: see /openapi.json"
+NO_FIELD = "is not a known field: see /openapi.json"
 HALF = "holds half a character (a lone surrogate): send whole ones, as UTF-8"
 Y = ["y"]
 
@@ -124,9 +124,9 @@ Y = ["y"]
         ("/search", {"query": "x", "pipeline": Y}, "pipeline is not a text: send one, in quotes"),
         ("/search", {"query": "x", "trace": 1}, f"trace {NOT_BOOLEAN}"),
         ("/search", {"query": "x", "trace": None}, "trace is null: send true or false, or leave it out"),
-        ("/search", {"query": "x", "body": "y"}, f"body: {NO_FIELD}"),
-        ("/search", {"query": "x", "": "y"}, f"the body: {NO_FIELD}"),
-        ("/search", {"query": "x", "y" * 1_000_000: 1}, f"{'y' * 97}...: {NO_FIELD}"),
+        ("/search", {"query": "x", "body": "y"}, f"body {NO_FIELD}"),
+        ("/search", {"query": "x", "": "y"}, f"the body {NO_FIELD}"),
+        ("/search", {"query": "x", "y" * 1_000_000: 1}, f"{'y' * 97}... {NO_FIELD}"),
         ("/explain", {"query": "x"}, "id is missing: send it (see /openapi.json)"),
         ("/explain", {"query": "x", "id": ""}, "id is empty: write something"),
         ("/rerank", {"query": "x"}, "documents is missing: send it (see /openapi.json)"),
@@ -144,7 +144,7 @@ Y = ["y"]
         (
             "/rerank",
             {"query": "x", "documents": ["y", {"text": "y", "body": ""}]},
-            f"documents.1.body: {NO_FIELD}",
+            f"documents.1.body {NO_FIELD}",
         ),
         ("/rerank", {"query": "x", "documents": [5]}, f"documents.0: {NOT_DOCUMENT}"),
         (
@@ -214,7 +214,7 @@ def test_a_body_that_is_wrong_is_told_with_a_remedy(client: Any, content: bytes,
         ),
         (
             b"[" * 100_000,
-            "the body cannot be parsed: send a JSON object, not nested deeper than it must be",
+            "the body cannot be parsed: send a JSON object with less nesting",
         ),
     ],
     ids=["latin-1", "no character", "digits", "nested"],
@@ -251,4 +251,4 @@ def test_a_kind_of_error_that_has_no_words_has_a_remedy_too() -> None:
     from tamis.serve.problems import in_words
 
     error = {"loc": ("body", "k"), "type": "multiple_of", "ctx": {"multiple_of": 2}, "msg": "No {multiple}"}
-    assert in_words(error) == "k is not what it should be (No {multiple}): see /openapi.json"
+    assert in_words(error) == "k is not valid (No {multiple}): see /openapi.json"

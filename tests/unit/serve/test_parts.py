@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from tamis import Query
 from tamis.cli.snippet import highlight
 from tamis.core.ranking import Ranking, ScoreKind
 from tamis.serve.highlight import Marker
-from tamis.serve.metrics import Counter, Histogram, Metrics
+from tamis.serve.metrics import Metrics
 from tamis.text.analyze import get_analyzer
 
 pytest.importorskip("pydantic")
@@ -35,32 +36,63 @@ def test_a_bug_is_answered_on_a_connection_that_says_it_ends() -> None:
     assert (answer.status_code, answer.headers["connection"]) == (500, "close")
 
 
+def lines(metrics: Metrics, name: str) -> list[str]:
+    return [line for line in metrics.text().splitlines() if line.startswith(name)]
+
+
 def test_labels_are_escaped() -> None:
-    counter = Counter("c_total", "About.", ["path"])
-    counter.add(1, 'a"b\\c\nd')
-    assert list(counter.lines())[-1] == 'c_total{path="a\\"b\\\\c\\nd"} 1'
+    metrics = Metrics()
+    metrics.cached.labels('a"b\\c\nd').inc()
+    assert lines(metrics, "tamis_cache_hits") == ['tamis_cache_hits_total{stage="a\\"b\\\\c\\nd"} 1.0']
 
 
 def test_buckets_add_up() -> None:
-    histogram = Histogram("h", "About.", (1, 2), ["s"])
+    metrics = Metrics()
     for value in (0.5, 1, 1.5, 9):
-        histogram.add(value, "x")
-    assert list(histogram.lines())[2:] == [
-        'h_bucket{s="x",le="1"} 2',
-        'h_bucket{s="x",le="2"} 3',
-        'h_bucket{s="x",le="+Inf"} 4',
-        'h_sum{s="x"} 12',
-        'h_count{s="x"} 4',
+        metrics.batches.labels("x").observe(value)
+    assert lines(metrics, "tamis_batch_requests") == [
+        'tamis_batch_requests_bucket{le="1.0",stage="x"} 2.0',
+        'tamis_batch_requests_bucket{le="2.0",stage="x"} 3.0',
+        'tamis_batch_requests_bucket{le="4.0",stage="x"} 3.0',
+        'tamis_batch_requests_bucket{le="8.0",stage="x"} 3.0',
+        'tamis_batch_requests_bucket{le="16.0",stage="x"} 4.0',
+        'tamis_batch_requests_bucket{le="32.0",stage="x"} 4.0',
+        'tamis_batch_requests_bucket{le="64.0",stage="x"} 4.0',
+        'tamis_batch_requests_bucket{le="+Inf",stage="x"} 4.0',
+        'tamis_batch_requests_count{stage="x"} 4.0',
+        'tamis_batch_requests_sum{stage="x"} 12.0',
     ]
+
+
+def test_each_server_has_metrics_of_its_own() -> None:
+    one, other = Metrics(), Metrics()
+    for metrics in (one, other):
+        metrics.gauge("ready", "1 when ready.", lambda: True)
+    one.refused.inc()
+    assert lines(one, "tamis_refused") == ["tamis_refused_total 1.0"]
+    assert lines(other, "tamis_refused") == ["tamis_refused_total 0.0"]
+
+
+def test_counts_of_many_threads_add_up() -> None:
+    metrics = Metrics()
+
+    def count(_: int) -> None:
+        for _ in range(1000):
+            metrics.inferences.labels("mono").inc(2)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(count, range(8)))
+    assert lines(metrics, "tamis_inferences") == ['tamis_inferences_total{stage="mono"} 16000.0']
 
 
 def test_every_line_is_of_the_format() -> None:
     metrics = Metrics()
-    metrics.requests.add(1, "/search", "200")
-    metrics.latency.add(0.1, "/search")
+    metrics.requests.labels("/search", "200").inc()
+    metrics.latency.labels("/search").observe(0.1)
     sample = re.compile(r'[a-z_]+(\{([a-z]+="[^"]*",?)+\})? [0-9.e+-]+')
     for line in metrics.text().splitlines():
         assert line.startswith(("# HELP ", "# TYPE ")) or sample.fullmatch(line), line
+    assert "_created" not in metrics.text()
 
 
 TEXTS = st.text(st.sampled_from("sieves Sieve’s\n .,-éß中文🙂"), max_size=60) | st.text(max_size=60)

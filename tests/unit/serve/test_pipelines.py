@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, get_args
 
 import numpy as np
 import pytest
 
-from tamis import Document, Index
+from tamis import Document, Index, Ranking
 from tamis.base.errors import ExpressionError, InputError, TamisError
-from tamis.core.registry import STAGES, parameters_of
+from tamis.core.options import Kind
+from tamis.core.registry import BUILT_IN, parameters_of
+from tamis.core.stage import Role, Stage, stage
 from tamis.rank.groupwise import GroupwiseModel
 from tamis.serve.limits import Limits
 from tamis.serve.models import stage_of
@@ -57,7 +57,7 @@ def test_pipelines_that_are_alike_are_built_once_and_share_their_model(index: In
         pipelines.search(f"bm25 % 5 >> maxp({own})"),
         pipelines.rerank(None),
     ]
-    assert len({id(each.steps[-1].models[0].encoder) for each in (first, *others)}) == 1
+    assert len({id(each.steps[-1].models[0].scorer) for each in (first, *others)}) == 1
     assert pipelines.rerank(None).expression == own
 
 
@@ -112,8 +112,8 @@ def test_what_chooses_passages_is_looked_at_like_any_stage(index: Index, model: 
         pipelines.search("bm25 % 2 >> maxp(mono, choose=mono(model=mono-tiny), passages=3)")
     built = pipelines.search("bm25 % 1 >> maxp(mono, choose=mono(model=mono-tiny), passages=3)")
     strong, weak = built.steps[-1].models
-    assert (strong.encoder.model, weak.encoder.model) == ("mono", "mono-tiny")
-    assert weak.encoder is pipelines.search("bm25 % 1 >> mono(model=mono-tiny)").steps[-1].models[0].encoder
+    assert (strong.scorer.model, weak.scorer.model) == ("mono", "mono-tiny")
+    assert weak.scorer is pipelines.search("bm25 % 1 >> mono(model=mono-tiny)").steps[-1].models[0].scorer
 
 
 def test_bm25_that_chooses_searches_nothing(index: Index, model: str) -> None:
@@ -125,12 +125,11 @@ def test_bm25_that_chooses_searches_nothing(index: Index, model: str) -> None:
 
 def _text_options(name: str) -> list[str]:
     """Those of a stage that take any text."""
-    found = parameters_of(name).items()
-    return [key for key, each in found if str in (each.annotation, *get_args(each.annotation))]
+    return [key for key, each in parameters_of(name).items() if each.takes_text]
 
 
 #: All options of the language that take any text; of `weights` see below.
-NAMING = [(name, option) for name in STAGES for option in _text_options(name) if option != "weights"]
+NAMING = [(name, option) for name in BUILT_IN for option in _text_options(name) if option != "weights"]
 
 
 def test_every_option_that_takes_any_text_is_looked_at() -> None:
@@ -141,10 +140,7 @@ def test_every_option_that_takes_any_text_is_looked_at() -> None:
 def test_a_path_that_a_client_names_is_refused(index: Index, tmp_path: Path, name: str, option: str) -> None:
     pipelines = Pipelines(index, "bm25")
     (tmp_path / "secret").write_text("x")
-    takes_stage = any(
-        each.default is each.empty and each.kind is not each.VAR_POSITIONAL
-        for each in parameters_of(name).values()
-    )
+    takes_stage = any(each.kind is Kind.STAGE for each in parameters_of(name).values())
     for path in (tmp_path / "secret", tmp_path / "gone", tmp_path, "/dev/zero"):
         stage = f'{name}({"mono, " if takes_stage else ""}{option}="{path}")'
         for ask, pipeline in ((pipelines.search, f"bm25 >> {stage}"), (pipelines.rerank, stage)):
@@ -160,18 +156,19 @@ def test_weights_are_numbers_and_no_path(index: Index) -> None:
 
 
 def test_a_stage_that_is_new_opens_no_file_for_clients(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    @dataclass
-    class Reads:
-        file: str | None = "own.txt"
+    @stage("reads", role=Role.ORDERS)
+    class Reads(Stage):
+        def __init__(self, file: str | None = "own.txt") -> None:
+            raise AssertionError("not even made")
 
-    def make(*given: Any) -> Any:
-        raise AssertionError("not even made")
+        def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
+            return list(rankings)
 
-    monkeypatch.setitem(STAGES, "reads", (Reads, make))
+    monkeypatch.setitem(BUILT_IN, "reads", Reads)
     pipelines = Pipelines(index, "bm25")
-    for stage, path in (("reads", "own.txt"), ('reads(file="/etc/shadow")', "/etc/shadow")):
-        with pytest.raises(ExpressionError, match=f"this server has no model '{path}'"):
-            pipelines.search(f"bm25 >> {stage}")
+    for asked, path in (("reads", "own.txt"), ('reads(file="/etc/shadow")', "/etc/shadow")):
+        with pytest.raises(ExpressionError, match=f"lets no client choose file of reads, here '{path}'"):
+            pipelines.search(f"bm25 >> {asked}")
 
 
 @pytest.mark.parametrize(
@@ -217,15 +214,15 @@ def test_a_file_of_groupwise_that_cannot_be_read_is_an_error_at_the_start(
 
 
 def test_the_stage_of_a_model_is_in_the_model(tiny_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
-    for segments, stage in ((1, "mono"), (2, "mono"), (3, "duo")):
-        assert stage_of(str(tiny_checkpoint(tmp_path / "m", layers=1, segments=segments))) == stage
+    for segments, name in ((1, "mono"), (2, "mono"), (3, "duo")):
+        assert stage_of(str(tiny_checkpoint(tmp_path / "m", layers=1, segments=segments))) == name
     (tmp_path / "m" / "tamis.json").write_text('{"format": 1, "kind": "parade-max"}')
     assert stage_of(str(tmp_path / "m")) == "parade"
 
 
 def test_passages_without_number_are_for_who_starts_the_server(index: Index, model: str) -> None:
     whole = f'bm25 % 5 >> birch(mono(model="{model}"))'
-    with pytest.raises(ExpressionError, match="give it one, as in passages=30"):
+    with pytest.raises(ExpressionError, match="set a limit, as in passages=30"):
         Pipelines(index, "bm25", models=[model]).search(whole)
     own = Pipelines(index, whole)
     assert own.search(None).expression == own.search(whole).expression == whole
@@ -281,7 +278,7 @@ def test_a_commit_that_the_own_pipeline_cannot_run_over_is_not_taken_up(
         pipelines._looked = 0.0
         assert not pipelines.outdated(), "told once, not at every request"
     assert [record.getMessage() for record in caplog.records] == [
-        f"the index has changed, and {own} cannot run over it ({why}): its last state is served"
+        f"the index has changed, and {own} cannot run over it ({why}): the previous state is served"
     ]
     assert len(pipelines.index) == 2 and pipelines.search("bm25").stage("sieve").ids == ("d1",)
     assert pipelines.search(None).expression == own

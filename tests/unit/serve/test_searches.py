@@ -283,8 +283,8 @@ def test_clients_cannot_have_the_servers_own_models_dropped(
     own, others = folders[0], folders[1:]
     pipelines = Pipelines(index, f'bm25 % 5 >> mono(model="{own}")', models=others)
     built, reranking = pipelines.search(None), pipelines.rerank(None)
-    encoder = built.steps[-1].models[0].encoder
-    assert reranking.steps[-1].models[0].encoder is encoder
+    scorer = built.steps[-1].models[0].scorer
+    assert reranking.steps[-1].models[0].scorer is scorer
     for _ in range(2):
         for other in others:
             pipelines.search(f'bm25 % 5 >> mono(model="{other}")')
@@ -293,7 +293,7 @@ def test_clients_cannot_have_the_servers_own_models_dropped(
     assert pipelines.known(None, searching=True) is built
     assert pipelines.known(None, searching=False) is reranking
     again = pipelines.search(f'bm25 % 4 >> mono(model="{own}")')
-    assert again.steps[-1].models[0].encoder is encoder
+    assert again.steps[-1].models[0].scorer is scorer
 
 
 def test_no_search_that_a_client_asks_for_compiles_anything(index: Index) -> None:

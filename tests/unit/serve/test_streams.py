@@ -83,7 +83,7 @@ def test_large_events_are_sent_in_pieces() -> None:
 
 @pytest.mark.parametrize(
     ("error", "words"),
-    [(InputError("no", remedy="yes"), b"no: yes"), (ZeroDivisionError("x"), b"its log says what")],
+    [(InputError("no", remedy="yes"), b"no: yes"), (ZeroDivisionError("x"), b"internal error: see the log")],
 )
 def test_an_error_on_the_way_is_the_last_event(error: Exception, words: bytes) -> None:
     async def answers() -> AsyncGenerator[Answer]:

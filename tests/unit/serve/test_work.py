@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tamis import Document, Query
+from tamis.core.candidates import placed
 from tamis.core.plan import rerankers
 from tamis.core.ranking import Ranking
 from tamis.rank.combine import Fuse
-from tamis.rank.given_run import placed
 from tamis.rank.mono import Mono
 from tamis.serve.costs import Costs
 from tamis.serve.job import Job
@@ -95,7 +95,7 @@ def test_a_full_house() -> None:
         with (
             work.place(),
             work.place(),
-            pytest.raises(Overloaded, match="2 requests are in work"),
+            pytest.raises(Overloaded, match="2 requests are in progress"),
             work.place(),
         ):
             pass

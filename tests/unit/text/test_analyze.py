@@ -108,7 +108,7 @@ def test_terms_are_those_of_the_tokens(name: str, text: str) -> None:
 
 def test_an_unknown_name_lists_the_names() -> None:
     with pytest.raises(
-        InputError, match=r"no analyzer is called 'klingon': choose from english, plain, .*french"
+        InputError, match=r"'klingon' is not an analyzer: choose from english, plain, .*french"
     ):
         get_analyzer("klingon")
 

@@ -163,7 +163,7 @@ def test_a_sample_depends_on_the_seed_and_the_document_alone() -> None:
 def test_a_number_or_a_rule_that_makes_no_sense() -> None:
     with pytest.raises(InputError, match="at most 0 passages: use a whole number of at least 1, or none"):
         kept(3, 0)
-    with pytest.raises(InputError, match="no rule keep=last: use first or sampled"):
+    with pytest.raises(InputError, match="keep=last is not a valid rule: use first or sampled"):
         kept(3, 1, "last")  # type: ignore[arg-type]
 
 

@@ -28,7 +28,7 @@ PLATFORMS = {"linux": "Linux", "darwin": "Darwin", "win32": "Windows"}
 def tools() -> dict[str, ModuleType]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "tools")
-        return {name: import_module(name) for name in ("lock", "sbom")}
+        return {name: import_module(name) for name in ("lock", "lowest", "sbom")}
 
 
 def pins(tools: dict[str, ModuleType], name: str) -> list[Any]:
@@ -116,10 +116,10 @@ def test_what_the_release_runs_is_there() -> None:
     yaml = pytest.importorskip("yaml")
     workflow = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))
     assert workflow["permissions"] == {"contents": "read"}
-    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    steps = [step for job in workflow["jobs"].values() for step in job.get("steps", [])]
     for step in steps:
         if "uses" in step:  # a tag can be moved, a commit cannot
-            assert re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", step["uses"])
+            assert re.fullmatch(r"(actions/[a-z-]+|pypa/gh-action-pypi-publish)@[0-9a-f]{40}", step["uses"])
     commands = "\n".join(step.get("run", "") for step in steps)
     for path in re.findall(r"(?:constraints|tools|\.ci)/[\w.]+", commands):
         assert (ROOT / path).is_file(), path
@@ -129,7 +129,44 @@ def test_what_the_release_runs_is_there() -> None:
             assert "--require-hashes" in line
 
 
-@pytest.mark.parametrize("name", ["lock", "sbom"])
+def test_a_release_is_built_checked_attested_and_published_in_this_order() -> None:
+    """Each job may do no more than it must, and only a tag is published."""
+    yaml = pytest.importorskip("yaml")
+    jobs = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))["jobs"]
+    assert [jobs[name]["needs"] for name in ("build", "attest", "publish")] == [
+        ["test", "lowest"],
+        "build",
+        "attest",
+    ]
+    assert (ROOT / jobs["lowest"]["uses"]).is_file()
+    assert "permissions" not in jobs["build"] and "check_wheel.py" in str(jobs["build"])
+    assert jobs["attest"]["permissions"] == {
+        "contents": "read",
+        "id-token": "write",
+        "attestations": "write",
+    }
+    assert any("attest-build-provenance" in step.get("uses", "") for step in jobs["attest"]["steps"])
+    publish = jobs["publish"]
+    assert publish["permissions"] == {"id-token": "write"} and publish["environment"] == "pypi"
+    assert publish["if"] == "github.ref_type == 'tag'"
+    assert "gh-action-pypi-publish" in publish["steps"][-1]["uses"]
+
+
+def test_the_lowest_versions_are_those_of_the_project(tools: dict[str, ModuleType]) -> None:
+    printed = subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "lowest.py")], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert len(printed) == len(PROJECT["dependencies"])
+    for pin, requirement in zip(
+        map(Requirement, printed), map(Requirement, PROJECT["dependencies"]), strict=True
+    ):
+        (exact,) = pin.specifier
+        assert pin.name == requirement.name and exact.operator == "=="
+        assert requirement.specifier.contains(exact.version)
+        assert f">={exact.version}" in str(requirement.specifier)
+
+
+@pytest.mark.parametrize("name", ["lock", "lowest", "sbom"])
 def test_the_tools_do_what_they_say(tools: dict[str, ModuleType], name: str) -> None:
     result = doctest.testmod(tools[name])
     assert result.attempted and not result.failed

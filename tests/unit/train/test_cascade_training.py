@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +13,24 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tamis.base.documents import Document, Query  # noqa: E402
 from tamis.base.errors import InputError  # noqa: E402
 from tamis.cli import main  # noqa: E402
-from tamis.core.ranking import Ranking  # noqa: E402
-from tamis.infer.cascade_backend import CascadeBackend  # noqa: E402
-from tamis.infer.walk import CascadeEngine  # noqa: E402
-from tamis.models.exits import load_exits  # noqa: E402
+from tamis.infer.torch_backend import TorchBackend  # noqa: E402
+from tamis.models.architectures.cascade import Cascade, CascadeSettings  # noqa: E402
+from tamis.models.checkpoint import load_checkpoint  # noqa: E402
 from tamis.models.settings import changed  # noqa: E402
 from tamis.models.templates import Tokenised  # noqa: E402
-from tamis.models.weights import stored_tensors  # noqa: E402
-from tamis.rank.given_run import Documents  # noqa: E402
-from tamis.train.cascade import CascadeTask, dev_score, drawn_exit, open_start, train_cascade  # noqa: E402
-from tamis.train.cascade_recipe import Cascade, CascadeRecipe  # noqa: E402
-from tamis.train.dev import DevRun  # noqa: E402
+from tamis.train.learning import drawn_exit  # noqa: E402
 from tamis.train.loop import parameter_groups  # noqa: E402
-from tamis.train.recipe import Data, Dev, Limits, Model, Optimiser, Run, bundled, read_recipe  # noqa: E402
+from tamis.train.ranking import RankingTask, train  # noqa: E402
+from tamis.train.recipe import Data, Limits, Model, Optimiser, Recipe, Run, bundled, read_recipe  # noqa: E402
 from tamis.train.recipe import Examples as Drawn  # noqa: E402
-from tamis.train.sets import Candidates, Group, Judged, TrainingSet  # noqa: E402
+from tamis.train.sets import Candidates, Judged, TrainingSet  # noqa: E402
 from tamis.train.sources import Examples  # noqa: E402
-from tamis.train.state import STATE, read_log  # noqa: E402
+from tamis.train.start import begin  # noqa: E402
+from tamis.train.state import read_log  # noqa: E402
+from tests.unit.train import builders  # noqa: E402
+from tests.unit.train.builders import UNUSED, dev_run  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -64,47 +62,25 @@ def data() -> TrainingSet:
     )
 
 
-def recipe(folder: Path, **changes: Any) -> CascadeRecipe:
-    least = CascadeRecipe(
+def recipe(folder: Path, **changes: Any) -> Recipe:
+    least = Recipe(
         Model(str(folder)),
         (Data(set="unused"),),
         Optimiser(learning_rate=3e-3, steps=STEPS),
         Run(batch=4, checkpoint_every=5, log_every=3),
         Drawn(group=4),
         limits=Limits(8, 32),
-        cascade=Cascade(first=1, step=1),
+        architecture=Cascade(CascadeSettings(first=1, step=1)),
     )
     return changed(least, **changes)
 
 
-def task_of(plan: CascadeRecipe) -> CascadeTask:
-    return CascadeTask(plan, open_start(plan), Examples.of(data(), plan), device="cpu")
+def task_of(plan: Recipe) -> RankingTask:
+    return builders.task_of(plan, data())
 
 
-def trained(plan: CascadeRecipe, out: Path, **options: Any) -> dict[str, np.ndarray]:
-    result = train_cascade(plan, Examples.of(data(), plan), out, device="cpu", **options)
-    return weights(result.model)
-
-
-def weights(folder: Path) -> dict[str, np.ndarray]:
-    return {name: stored.read() for name, stored in stored_tensors(folder / "model.safetensors").items()}
-
-
-def same(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> bool:
-    return one.keys() == other.keys() and all(one[name].tobytes() == other[name].tobytes() for name in one)
-
-
-def dev_run(folder: Path) -> DevRun:
-    """The training queries themselves."""
-    texts = Documents([Document(f"d{n}", "") for n in range(QUERIES * EACH)], only=[])
-    set_ = data()
-    scores = -np.arange(EACH, dtype=np.float64)
-    ids = [[f"d{n}" for n in set_.candidates_of(q)] for q in range(QUERIES)]
-    rankings = [Ranking(Query(f"q{q}", ""), ids[q], scores, texts=texts) for q in range(QUERIES)]
-    groups = [Group(q, set_.candidates_of(q), np.zeros(EACH, np.float32)) for q in range(QUERIES)]
-    batch = task_of(recipe(folder)).batch(set_, groups)
-    qrels = {f"q{q}": {f"d{EACH * q + RELEVANT}": 1} for q in range(QUERIES)}
-    return DevRun(rankings, batch.inputs, batch.offsets, None, qrels, "nDCG@10")
+def trained(plan: Recipe, out: Path, **options: Any) -> dict[str, np.ndarray]:
+    return builders.trained(plan, data(), out, **options)
 
 
 # -- one exit a step
@@ -132,7 +108,7 @@ def test_a_loss_goes_back_to_the_embeddings_and_no_higher_than_its_exit(exit_: i
     (part,) = task.parts(step, 0, 1)
     task.module.eval()(part.batch).backward()
     reached = {name for name, each in task.module.named_parameters() if each.grad is not None}
-    encoder = {name.removeprefix("encoder.") for name in reached}
+    encoder = {name.removeprefix("network.").removeprefix("encoder.") for name in reached}
     assert "embeddings.word" in encoder
     assert {int(name.split(".")[1]) for name in encoder if name.startswith("layers.")} == set(
         range(exit_ + 1)
@@ -144,10 +120,10 @@ def test_a_loss_goes_back_to_the_embeddings_and_no_higher_than_its_exit(exit_: i
 def test_a_step_changes_only_what_its_exit_reaches(folder: Path, tmp_path: Path) -> None:
     plan = recipe(folder, optimiser=Optimiser(learning_rate=3e-3, steps=1, warm_up=0))
     number = drawn_exit(0, 0, 3)
-    start, end = open_start(plan), trained(plan, tmp_path)
+    start, end = begin(plan), trained(plan, tmp_path)
     for layer in (1, 2):
         changed = not np.array_equal(
-            end[f"exits.{layer}.output.weight"], start.heads[f"exits.{layer}.output.weight"]
+            end[f"exits.{layer}.output.weight"], start.head[f"exits.{layer}.output.weight"]
         )
         assert changed == (layer == number + 1)
 
@@ -205,56 +181,30 @@ def test_several_processes_wait_for_no_gradient_that_does_not_come(
 # -- a run
 
 
-class _Killed(BaseException):
-    pass
-
-
-@pytest.mark.parametrize("killed", [3, 6, 12])
-def test_after_a_kill_it_goes_on_as_if_nothing_had_happened(
-    killed: int, folder: Path, tmp_path: Path
-) -> None:
-    plan = recipe(folder, dev=Dev("unused", "unused", ("unused",), "unused", every=4))
-    dev = dev_run(folder)
-
-    def kill(line: Mapping[str, Any]) -> None:
-        if line["step"] >= killed:
-            raise _Killed
-
-    def curve(out: Path) -> list[dict[str, Any]]:
-        return [{name: line[name] for name in line if name != "pairs_per_second"} for line in read_log(out)]
-
-    whole = trained(plan, tmp_path / "whole", dev=dev)
-    with pytest.raises(_Killed):
-        trained(plan, tmp_path / "killed", dev=dev, progress=kill)
-    assert (tmp_path / "killed" / STATE).exists() == (killed > 3)
-    assert same(whole, trained(plan, tmp_path / "killed", dev=dev, resume=True))
-    assert curve(tmp_path / "whole") == curve(tmp_path / "killed")
-    assert same(weights(tmp_path / "whole" / "last"), weights(tmp_path / "killed" / "last"))
-
-
 def test_every_exit_learns_and_the_best_scores_what_the_log_says(folder: Path, tmp_path: Path) -> None:
-    plan = recipe(
-        folder,
-        optimiser=Optimiser(learning_rate=3e-3, steps=90),
-        dev=Dev("unused", "unused", ("unused",), "unused", every=30),
+    plan = recipe(folder, optimiser=Optimiser(learning_rate=3e-3, steps=90), dev=changed(UNUSED, every=30))
+    dev = dev_run(data(), folder)
+    result = train(plan, Examples.of(data(), plan), tmp_path, dev=dev, device="cpu")
+    checkpoint = load_checkpoint(result.model)
+    assert isinstance(checkpoint.architecture, Cascade)
+    assert checkpoint.architecture.layers(checkpoint.config) == (1, 2, 3)
+    assert (
+        builders.task_of(changed(plan, model=Model(str(result.model))), data(), dev).evaluate() == result.best
     )
-    dev = dev_run(folder)
-    result = train_cascade(plan, Examples.of(data(), plan), tmp_path, dev=dev, device="cpu")
-    checkpoint = load_exits(result.model)
-    assert checkpoint.layers == (1, 2, 3)
-    backend = CascadeBackend(checkpoint, "cpu")
-    assert dev_score(dev, CascadeEngine(backend), 0.3) == result.best
     first = read_log(tmp_path)[0]["dev"]
     assert result.best is not None and result.best > first + 0.2
-    everyone = backend.walk(dev.inputs, lambda live, margins: live, 4096)
+    (part,) = task_of(recipe(folder, examples=Drawn(group=EACH), run=Run(batch=QUERIES))).parts(0, 0, 1)
+    wanted = part.batch.labels.reshape(QUERIES, EACH).argmax(axis=1)
+    everyone = TorchBackend(checkpoint, "cpu").walk(part.batch.inputs, lambda live, margins: live, 4096)
     for column in everyone.T.reshape(3, QUERIES, EACH):  # each exit alone puts the relevant ones first
-        assert np.mean(column.argmax(axis=1) == RELEVANT) > 0.8
+        assert np.mean(column.argmax(axis=1) == wanted) > 0.8
 
 
 def test_a_state_goes_with_its_exits(folder: Path, tmp_path: Path) -> None:
     trained(recipe(folder), tmp_path)
     with pytest.raises(InputError, match="of another recipe, other data or another start"):
-        trained(recipe(folder, cascade=Cascade(first=1, step=2)), tmp_path, resume=True)
+        other = Cascade(CascadeSettings(first=1, step=2))
+        trained(recipe(folder, architecture=other), tmp_path, resume=True)
 
 
 # -- recipes
@@ -265,8 +215,8 @@ def test_the_bundled_recipe_has_the_papers_figures(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('base = "cascade"\n[[data]]\nset = "data"\n')
     found = read_recipe(path)
-    assert isinstance(found, CascadeRecipe)
-    assert found.cascade == Cascade(4, 2, 0.3, "new") and found.model.start == "FacebookAI/roberta-base"
+    assert found.architecture == Cascade(CascadeSettings(first=4, step=2, alpha=0.3, heads="new"))
+    assert found.model.start == "FacebookAI/roberta-base"
     assert (found.examples.kind, found.loss.name, found.model.labels) == ("balanced", "pointwise", 2)
 
 
@@ -277,7 +227,7 @@ def test_the_bundled_recipe_has_the_papers_figures(tmp_path: Path) -> None:
         ("first = 0", r"first of \[cascade\] is 0: it must be a whole number of at least 1"),
         ("step = 1.5", r"step of \[cascade\] is 1.5: it must be a whole number"),
         ('heads = "old"', r"heads of \[cascade\] is 'old': it must be one of new, trained"),
-        ("last = 3", r"\[cascade\] has no field 'last': the known ones are first, step, alpha, heads"),
+        ("last = 3", r"\[cascade\] has no field 'last': the known ones are first, step, exits, alpha, heads"),
         ('[examples]\nkind = "duo"\n[loss]\nname = "duo"', "duo examples have two texts an input"),
     ],
 )
@@ -288,14 +238,19 @@ def test_what_a_recipe_may_not_say(text: str, said: str, tmp_path: Path) -> None
         read_recipe(path)
 
 
+@pytest.mark.parametrize(
+    ("exits", "said"),
+    [
+        ("", "exits after layer 4 and every 2 from there on, in a model of 3 layers: "
+         "begin before its last layer, and use a step of at least 1"),
+        ("[cascade]\nexits = [1, 3]", "exits after layers 1, 3 of a model that has 3: "
+         "name layers before its last, in their order"),
+    ],
+)  # fmt: skip
 def test_exits_beyond_the_layers_cost_no_time(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    exits: str, said: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "mine.toml"
-    path.write_text(f'base = "cascade"\n[model]\nstart = "{folder}"\n[[data]]\nset = "nowhere"\n')
+    path.write_text(f'base = "cascade"\n[model]\nstart = "{folder}"\n[[data]]\nset = "nowhere"\n{exits}\n')
     assert main(["train", str(path), "--out", str(tmp_path / "out"), "--device", "cpu"]) == 2
-    said = capsys.readouterr().err
-    assert said == (
-        "error: exits after layer 4 and every 2 from there on, in a model of 3 layers: "
-        "begin before its last layer, and use a step of at least 1\n"
-    )
+    assert capsys.readouterr().err == f"error: {said}\n"

@@ -14,12 +14,10 @@ pytest.importorskip("torch", reason="needs torch: pip install 'tamis[torch]'")
 
 from tamis.base.errors import InputError, StorageError
 from tamis.cli.training import check_out
-from tamis.models.long_plan import LongDoc
+from tamis.models.architectures.parade import Parade
 from tamis.models.settings import changed
 from tamis.train.distill_recipe import LM, DistillRecipe, Ranker, Student
 from tamis.train.distillation import distill
-from tamis.train.longdoc import train_by_recipe as train_long_by_recipe
-from tamis.train.longdoc_recipe import LongRecipe
 from tamis.train.ranking import train_by_recipe
 from tamis.train.recipe import Data, Dev, Examples, Limits, Loss, LossName, Model, Optimiser, Recipe
 from tamis.train.scratch import from_scratch
@@ -79,7 +77,7 @@ def test_a_run_of_other_queries_is_no_run(changes: dict[str, Any], made: Path, t
     named = {name: value and str(made / value) for name, value in changes.items()}
     said = refused(recipe(made, named), tmp_path / "out")
     assert said.startswith(f"{made / 'q.tsv'}: the ")
-    assert said.endswith("run answers none of the queries: check that their query ids are alike")
+    assert said.endswith("run answers none of the queries: check that the query ids match")
 
 
 def test_a_mistake_in_one_of_several_data_says_in_which(made: Path, tmp_path: Path) -> None:
@@ -96,7 +94,7 @@ def test_a_mistake_in_one_of_several_data_says_in_which(made: Path, tmp_path: Pa
 def test_a_curriculum_needs_candidates(made: Path, tmp_path: Path) -> None:
     eased = Examples(group=2, curriculum="rank", curriculum_steps=3)
     said = refused(recipe(made, {"run": None}, examples=eased), tmp_path / "out")
-    assert said.startswith("a curriculum is by the ranks of candidates, and the training set has none: give")
+    assert said.startswith("a curriculum needs the ranks of candidates, and the training set has none: give")
     assert train_by_recipe(recipe(made, examples=eased), tmp_path / "out", device="cpu").steps == 1
 
 
@@ -105,11 +103,8 @@ def test_the_dev_run_is_looked_at_before_the_data(made: Path, tmp_path: Path) ->
     dev = Dev(str(made / "q.tsv"), str(tmp_path / "none.txt"), (str(made / "c.tsv"),), str(made / "run.txt"))
     wanted = f"{tmp_path / 'none.txt'}: no document is relevant to a query of {made / 'q.tsv'}"
     assert refused(recipe(made, dev=dev), tmp_path / "out", Unread()).startswith(wanted)
-    plan = recipe(made)
-    long = LongRecipe(plan.model, plan.data, plan.optimiser, dev=dev, longdoc=LongDoc("parade-max"))
-    with pytest.raises(InputError) as caught:
-        train_long_by_recipe(long, tmp_path / "out", device="cpu", watch=Unread())
-    assert str(caught.value).startswith(wanted)
+    long = recipe(made, dev=dev, architecture=Parade())
+    assert refused(long, tmp_path / "out", Unread()).startswith(wanted)
 
 
 def test_a_duo_has_a_third_segment_before_the_data_are_read(made: Path, tmp_path: Path) -> None:

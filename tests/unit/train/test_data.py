@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("torch", reason="needs torch: pip install 'tamis[torch]'")
 
+from tamis import Mono
 from tamis.base.errors import InputError
-from tamis.models.checkpoint import load_checkpoint
 from tamis.models.settings import changed
 from tamis.models.tokenizer import Tokenizer
 from tamis.train.dev import open_dev
@@ -77,18 +77,17 @@ def test_the_query_is_the_part_of_a_topic_that_the_recipe_names(field: Any, text
     tokenizer = Tokenizer(made / "model")
     wanted = tokenizer.encode([text]).ids.tolist()
     assert opened(made, field=field).queries.take([0]).ids.tolist() == wanted
-    config = load_checkpoint(made / "model").config
-    run = open_dev(dev(made, field=field), tokenizer, config, Limits(), pairs=False)
+    run = open_dev(dev(made, field=field))
     assert run.rankings[0].query.text == text
-    assert run.inputs.take([0]).ids[1 : 1 + len(wanted)].tolist() == wanted
+    inputs = Mono(str(made / "model"), device="cpu").build_inputs(run.rankings).inputs[0]
+    assert inputs.take([0]).ids[1 : 1 + len(wanted)].tolist() == wanted
 
 
 def test_only_some_queries_and_their_judgments(made: Path) -> None:
     some = opened(made, only=("302",))
     assert some.query_ids == ["302"] and len(some.judged.documents) == 2
     assert not some.report.unknown_queries
-    config, tokenizer = load_checkpoint(made / "model").config, Tokenizer(made / "model")
-    run = open_dev(dev(made, only=("302",)), tokenizer, config, Limits(), pairs=False)
+    run = open_dev(dev(made, only=("302",)))
     assert [ranking.query.id for ranking in run.rankings] == ["302"] and list(run.qrels) == ["302"]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -15,11 +16,13 @@ pytest.importorskip("torch")
 from tamis import Mono
 from tamis.base.documents import Document
 from tamis.base.errors import InputError
+from tamis.infer.scorer import Scorer
 from tamis.infer.torch_backend import TorchBackend
-from tamis.models.checkpoint import load_checkpoint
+from tamis.models.architectures.duo import Duo
+from tamis.models.checkpoint import Checkpoint, load_checkpoint, with_third_segment
 from tamis.models.settings import changed
-from tamis.models.tokenizer import Tokenizer
-from tamis.train.dev import open_dev
+from tamis.rank.reranker import Reranker
+from tamis.train.dev import dev_stage, open_dev
 from tamis.train.recipe import Dev, Limits
 
 
@@ -28,6 +31,12 @@ def folder(tiny_checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPa
     return tiny_checkpoint(
         tmp_path_factory.mktemp("tiny") / "model", layers=2, hidden=16, heads=2, positions=64
     )
+
+
+def staged(checkpoint: Checkpoint, total: int = 512) -> Reranker:
+    stage = dev_stage(Scorer.over(checkpoint, TorchBackend(checkpoint, "cpu")), Limits(total=total))
+    assert isinstance(stage, Reranker)
+    return stage
 
 
 def test_a_dev_run_is_reranked_as_the_stage_would(folder: Path, tmp_path: Path) -> None:
@@ -49,7 +58,7 @@ def test_a_dev_run_is_reranked_as_the_stage_would(folder: Path, tmp_path: Path) 
     }
     settings = Dev(**place, corpus=(str(tmp_path / "c.jsonl"),), depth=10)
     checkpoint = load_checkpoint(folder)
-    dev = open_dev(settings, Tokenizer(folder), checkpoint.config, Limits(), pairs=False)
+    dev, live = open_dev(settings), staged(checkpoint)
     assert [ranking.query.id for ranking in dev.rankings] == ["q0", "q1"]
     assert dev.first() == pytest.approx((1 / math.log2(5) + 1 / math.log2(7)) / 2)
     mono = Mono(str(folder), precision="fp32", device="cpu")
@@ -57,21 +66,18 @@ def test_a_dev_run_is_reranked_as_the_stage_would(folder: Path, tmp_path: Path) 
         [hit.id for hit in mono.apply([ranking])[0]].index(f"d{wanted}") + 1
         for ranking, wanted in zip(dev.rankings, (3, 5), strict=True)
     ]
-    assert dev.score(TorchBackend(checkpoint, "cpu")) == pytest.approx(
-        sum(1 / math.log2(rank + 1) for rank in ranks) / 2
-    )
+    assert dev.score(live) == pytest.approx(sum(1 / math.log2(rank + 1) for rank in ranks) / 2)
     long = changed(settings, corpus=(str(tmp_path / "long.jsonl"),))
     (tmp_path / "long.jsonl").write_text(
         "".join(json.dumps({"_id": d.id, "text": "a " * 600}) + "\n" for d in documents)
     )
-    config = replace(checkpoint.config, positions=1024)
-    whole = open_dev(long, Tokenizer(folder), config, Limits(total=1024), pairs=False)
-    assert whole.inputs.lengths.min() > 600
-    in_twos = open_dev(
-        settings, Tokenizer(folder), replace(checkpoint.config, segments=3), Limits(), pairs=True
-    )
-    assert len(in_twos.inputs) == 2 * 10 * 9
-    with pytest.raises(InputError, match="there is no measure 'nDGC'"):
-        open_dev(
-            changed(settings, measure="nDGC"), Tokenizer(folder), checkpoint.config, Limits(), pairs=False
-        )
+    deep = replace(checkpoint, config=replace(checkpoint.config, positions=1024))
+    position = np.zeros((1024, 16), np.float32)
+    deep = replace(deep, tensors={**deep.tensors, "embeddings.position": position})
+    (inputs, _) = staged(deep, 1024).build_inputs(open_dev(long).rankings).inputs
+    assert inputs.lengths.min() > 600
+    duo = Duo().begin(with_third_segment(checkpoint))
+    in_twos = staged(duo).build_inputs(dev.rankings).inputs
+    assert sum(map(len, in_twos)) == 2 * 10 * 9
+    with pytest.raises(InputError, match="'nDGC' is not a measure"):
+        open_dev(changed(settings, measure="nDGC"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -16,26 +15,26 @@ torch = pytest.importorskip("torch", reason="needs torch: pip install 'tamis[tor
 
 from tamis import Mono  # noqa: E402
 from tamis.base.errors import InputError  # noqa: E402
-from tamis.models.checkpoint import load_checkpoint  # noqa: E402
-from tamis.models.encoder import Encoder  # noqa: E402
-from tamis.models.lists import begin_lists, save_lists  # noqa: E402
-from tamis.models.long_plan import PLAN  # noqa: E402
+from tamis.models.architectures.listwise import Listwise, ListwiseSettings  # noqa: E402
+from tamis.models.architectures.parade import Parade  # noqa: E402
+from tamis.models.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
+from tamis.models.network import Pointwise  # noqa: E402
 from tamis.models.settings import changed  # noqa: E402
 from tamis.models.templates import Inputs  # noqa: E402
 from tamis.models.tokenizer import Tokenizer  # noqa: E402
-from tamis.models.weights import stored_tensors, write_tensors  # noqa: E402
+from tamis.models.weights import write_tensors  # noqa: E402
 from tamis.train.batch import RankingBatch  # noqa: E402
 from tamis.train.distill import Distiller, Weights  # noqa: E402
 from tamis.train.distill_recipe import LM, DistillRecipe, Ranker, Student, Terms  # noqa: E402
 from tamis.train.distillation import Taught, TaughtInside, distill, load_student  # noqa: E402
 from tamis.train.objective import padded  # noqa: E402
 from tamis.train.pretrain_recipe import Random  # noqa: E402
-from tamis.train.ranking import Ranker as RankingModel  # noqa: E402
 from tamis.train.ranking import train  # noqa: E402
 from tamis.train.recipe import Data, Dev, Examples, Limits, Loss, Model, Optimiser, Recipe, Run  # noqa: E402
 from tamis.train.sources import open_examples  # noqa: E402
 from tamis.train.state import STATE, read_log  # noqa: E402
 from tamis.train.watch import Watch  # noqa: E402
+from tests.unit.train.builders import Killed, same, weights  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -95,20 +94,8 @@ def both(made: Path) -> DistillRecipe:
     return DistillRecipe(Student(layers=2), lm(made), ranker(made))
 
 
-def weights(folder: Path) -> dict[str, np.ndarray]:
-    return {name: stored.read() for name, stored in stored_tensors(folder / "model.safetensors").items()}
-
-
-def same(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> bool:
-    return one.keys() == other.keys() and all(one[name].tobytes() == other[name].tobytes() for name in one)
-
-
 def distilled(plan: DistillRecipe, out: Path, **options: Any) -> dict[str, np.ndarray]:
     return weights(distill(plan, out, device="cpu", **options).model)
-
-
-class Killed(BaseException):
-    pass
 
 
 class Watching(Watch):
@@ -188,18 +175,18 @@ BATCH = RankingBatch(
 
 
 def test_a_teachers_scores_are_the_losses_and_its_terms_are_added(made: Path) -> None:
-    student, teacher = (Encoder.from_checkpoint(load_checkpoint(made / name)) for name in ("lm", "mono"))
+    student, teacher = (Pointwise.of(load_checkpoint(made / name)) for name in ("lm", "mono"))
     inputs = padded(BATCH.inputs)
     with torch.no_grad():
-        own, theirs = student.padded(*inputs)[:, 0], teacher.padded(*inputs)[:, 0]
+        own, theirs = (each.encoder.padded(*inputs)[:, 0] for each in (student, teacher))
     squares = (own - theirs).square()
     entropies = -torch.stack([torch.sigmoid(own[0]).log(), torch.sigmoid(-own[1]).log()])
     expected = (0.25 * entropies + 0.75 * squares).mean().item()
     loss = Loss("logit_mse_ce", alpha=0.25)
-    outside = Taught(RankingModel(student, loss, packed=False), teacher, loss).eval()
+    outside = Taught(student, teacher, loss).eval()
     assert outside(BATCH).item() == pytest.approx(expected, rel=1e-5)
-    assert {name.split(".")[0] for name, _ in outside.named_parameters()} == {"student"}
-    distiller = Distiller(student, teacher, weights=Weights(2.0, 0.5, 0.0, prediction=0.0))
+    assert {name.split(".")[0] for name, _ in outside.named_parameters()} == {"network"}
+    distiller = Distiller(student.encoder, teacher.encoder, weights=Weights(2.0, 0.5, 0.0, prediction=0.0))
     terms = distiller.loss(*inputs)
     assert set(terms) == {"embedding", "hidden"}
     inside = TaughtInside(distiller, loss).eval()
@@ -313,7 +300,7 @@ def test_after_a_kill_it_goes_on_where_it_was(phase: str, step: int, made: Path,
     with pytest.raises(Killed):
         distill(plan, killed, device="cpu", watch=Watching(phase, step))
     if (killed / STATE).exists() or (killed / "lm" / STATE).exists():
-        with pytest.raises(InputError, match="has a training run in it: add --resume"):
+        with pytest.raises(InputError, match="contains a training run: add --resume"):
             distill(plan, killed, device="cpu")
     watch = Watching()
     assert same(whole, distilled(plan, killed, resume=True, watch=watch))
@@ -369,14 +356,14 @@ def test_a_teacher_of_rankings_has_a_head(made: Path, tmp_path: Path) -> None:
 
 def test_a_teacher_scores_texts_by_themselves(made: Path, tmp_path: Path) -> None:
     """Other models have a head for single texts too, which they have not trained."""
-    save_lists(begin_lists(load_checkpoint(made / "mono"), texts=3), tmp_path / "lists")
+    mono = load_checkpoint(made / "mono")
+    save_checkpoint(Listwise(ListwiseSettings(n=3)).begin(mono), tmp_path / "lists")
     recipe = DistillRecipe(Student(layers=2), ranker=ranker(made, teacher=str(tmp_path / "lists")))
-    with pytest.raises(InputError, match=r"listwise model, .*: learn from a run of its scores"):
+    with pytest.raises(InputError, match=r"a listwise model, .*: learn from a run of its scores"):
         distill(recipe, tmp_path / "out", device="cpu")
-    shutil.copytree(made / "mono", tmp_path / "long")
-    (tmp_path / "long" / PLAN).write_text("{}")
+    save_checkpoint(Parade().begin(mono), tmp_path / "long")
     recipe = DistillRecipe(Student(layers=2), ranker=ranker(made, teacher=str(tmp_path / "long")))
-    with pytest.raises(InputError, match=r"model of long documents, .*: learn from a run of its scores"):
+    with pytest.raises(InputError, match=r"a parade-transformer model, .*: learn from a run of its scores"):
         distill(recipe, tmp_path / "out", device="cpu")
     assert not (tmp_path / "out").exists()
 

@@ -6,17 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tamis.train.longdoc_recipe import LongRecipe
-from tamis.train.recipe import read_recipe
+from tamis.train.recipe import Recipe, read_recipe
 
 DATA = '[[data]]\nset = "data"\n[dev]\nqueries = "q"\nqrels = "r"\ncorpus = ["c"]\nrun = "b"\n'
 
 
-def read(base: str, folder: Path) -> LongRecipe:
+def read(base: str, folder: Path) -> Recipe:
     (folder / "mine.toml").write_text(f'base = "{base}"\n{DATA}')
-    recipe = read_recipe(folder / "mine.toml")
-    assert isinstance(recipe, LongRecipe)
-    return recipe
+    return read_recipe(folder / "mine.toml")
 
 
 @pytest.mark.parametrize("base", ["cedr-vanilla", "cedr"])

@@ -225,7 +225,7 @@ def test_every_query_is_ranked_by_the_model_that_has_not_seen_it(
     assert not list(out.glob("fold-*/*.journal"))
 
     assert main(["train", str(path), "--out", str(out), "--device", "cpu"]) == 2
-    assert "has a training run in it: add --resume" in capsys.readouterr().err
+    assert "contains a training run: add --resume" in capsys.readouterr().err
     assert main(["train", str(path), "--out", str(out), "--device", "cpu", "--resume", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["queries"] == 9 and [fold["steps"] for fold in found["folds"]] == [4, 4, 4]
@@ -339,7 +339,9 @@ def test_a_fold_that_was_trained_otherwise_is_not_taken_for_this_one(made: Path,
         train_folds(recipe(made, tmp_path, judged=other), out, device="cpu", resume=True)
     before = (out / "folds.json").read_bytes()
     other = recipe(made, tmp_path, folds="count = 3")
-    with pytest.raises(InputError, match=r"folds.json has other folds than the recipe: go on with those"):
+    with pytest.raises(
+        InputError, match=r"folds.json has other folds than the recipe: resume with the folds"
+    ):
         train_folds(other, out, device="cpu", resume=True)
     assert (out / "folds.json").read_bytes() == before
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ torch = pytest.importorskip("torch", reason="needs torch: pip install 'tamis[tor
 from tamis import Document, Index  # noqa: E402
 from tamis.base.errors import InputError  # noqa: E402
 from tamis.formats import read_corpus, read_qrels, read_queries  # noqa: E402
-from tamis.models.long_plan import LongDoc  # noqa: E402
+from tamis.models.architectures.parade import Parade, ParadeSettings  # noqa: E402
+from tamis.models.architectures.pcgm import Pcgm, PcgmSettings  # noqa: E402
+from tamis.models.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
 from tamis.models.settings import changed  # noqa: E402
 from tamis.models.tokenizer import Tokenizer  # noqa: E402
 from tamis.train import folds as module  # noqa: E402
 from tamis.train.examples import training_set  # noqa: E402
 from tamis.train.folds import train_folds  # noqa: E402
-from tamis.train.longdoc_recipe import LongRecipe  # noqa: E402
 from tamis.train.recipe import Data, Examples, Folds, Limits, Model, Optimiser, Recipe, Run  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -111,17 +113,15 @@ def test_another_start(files: Path, tiny_checkpoint: Callable[..., Path]) -> Non
 
 def test_another_head_of_a_start_that_is_a_model_of_long_documents(files: Path) -> None:
     """Its weights lie beside the encoder's, which stay as they are."""
-    least = recipe(files)
-    plan = LongRecipe(
-        *(least.model, least.data, least.optimiser, least.run, least.examples),
-        longdoc=LongDoc("parade-max", sequence=24, query=4),
-        folds=least.folds,
+    plan = changed(
+        recipe(files), architecture=Parade(ParadeSettings(kind="max", sequence=24, query=4)), limits=Limits()
     )
     train_folds(plan, files / "first", device="cpu")
     start = files / "first" / "fold-1" / "last"
-    other = (files / "first" / "fold-2" / "last" / "tamis.safetensors").read_bytes()
+    names = ("fold-1", "fold-2")
+    mine, other = (load_checkpoint(files / "first" / name / "last") for name in names)
     again = changed(plan, model=Model(str(start)))
-    refused(again, files, lambda: (start / "tamis.safetensors").write_bytes(other))
+    refused(again, files, lambda: save_checkpoint(replace(mine, head=dict(other.head)), start))
 
 
 def test_another_set(files: Path) -> None:
@@ -147,12 +147,11 @@ def test_other_triples(files: Path) -> None:
 
 
 def test_other_gains_of_what_it_learns_from(files: Path) -> None:
-    least = recipe(files)
-    plan = LongRecipe(
-        *(least.model, least.data, least.optimiser, least.run, least.examples),
-        longdoc=LongDoc("pcgm", sequence=24, query=4),
+    plan = changed(
+        recipe(files),
+        architecture=Pcgm(PcgmSettings(sequence=24, query=4)),
         gains=str(files / "gains.jsonl"),
-        folds=least.folds,
+        limits=Limits(),
     )
     refused(plan, files, lambda: edit(files / "gains.jsonl", '"d3", "gains": [1]', '"d3", "gains": [2]'))
     # the second fold tests on that query, and has not seen its gains

@@ -15,22 +15,26 @@ torch = pytest.importorskip("torch", reason="needs torch: pip install 'tamis[tor
 from tamis import Mono  # noqa: E402
 from tamis.base.errors import InputError  # noqa: E402
 from tamis.cli import main  # noqa: E402
+from tamis.infer.scorer import Scorer  # noqa: E402
 from tamis.infer.torch_backend import TorchBackend  # noqa: E402
 from tamis.models import templates  # noqa: E402
+from tamis.models.architecture import Reading  # noqa: E402
+from tamis.models.architectures.mono import Mono as MonoModel  # noqa: E402
+from tamis.models.architectures.mono import MonoSettings, form_of  # noqa: E402
 from tamis.models.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
-from tamis.models.config import FORM  # noqa: E402
+from tamis.models.config import RECORD  # noqa: E402
 from tamis.models.settings import changed  # noqa: E402
 from tamis.models.templates import ABLATED, Form, Tokenised  # noqa: E402
 from tamis.models.tokenizer import Tokenizer  # noqa: E402
 from tamis.rank.passage import MaxP  # noqa: E402
 from tamis.train.batch import ranking_batch  # noqa: E402
-from tamis.train.dev import open_dev  # noqa: E402
+from tamis.train.dev import dev_stage, open_dev  # noqa: E402
 from tamis.train.distill_recipe import DistillRecipe, Student  # noqa: E402
 from tamis.train.distill_recipe import Ranker as Taught  # noqa: E402
 from tamis.train.distillation import distill  # noqa: E402
 from tamis.train.pretrain_recipe import Random  # noqa: E402
 from tamis.train.ranking import RankingTask, train  # noqa: E402
-from tamis.train.recipe import Data, Dev, Limits, Loss, Model, Optimiser, Recipe, Run  # noqa: E402
+from tamis.train.recipe import Data, Dev, Limits, Loss, Model, Narrow, Optimiser, Recipe, Run  # noqa: E402
 from tamis.train.recipe import Examples as Drawn  # noqa: E402
 from tamis.train.sets import Candidates, Group, Judged, TrainingSet  # noqa: E402
 from tamis.train.sources import Examples  # noqa: E402
@@ -89,15 +93,16 @@ def test_batches_are_made_in_the_form_and_the_model_is_read_in_it(
     plan = recipe(folder, form)
     start = load_start(plan.model, 0, forms=True)
     special = Tokenizer(folder).special
+    reading = Reading(special, start.config, 8, 32)
     group = Group(0, np.array([0, 3]), np.array([1.0, 0.0], np.float32))
-    made = ranking_batch([group], data(), special, start.config, plan.limits, pairs=False).inputs
+    made = ranking_batch([group], data(), start.architecture, reading).inputs
     wanted, _ = templates.mono(
         [50, 51], data().documents.take([0, 3]), special, query_limit=8, total_limit=32, form=form
     )
     assert made.ids.tolist() == wanted.ids.tolist() and made.segments.tolist() == wanted.segments.tolist()
 
     model = trained(plan, tmp_path / "out")
-    assert load_checkpoint(model).config.form == form
+    assert form_of(load_checkpoint(model)) == form
     own = scores(Mono(str(model), precision="fp32", device="cpu"))
     told = scores(Mono(str(model), form=form, precision="fp32", device="cpu"))
     assert own == told
@@ -127,21 +132,22 @@ def test_the_dev_run_is_in_the_form_too(folder: Path, tmp_path: Path) -> None:
         str(tmp_path / "run.txt"),
     )
     start = load_start(Model(str(folder), form="swapped"), 0, forms=True)
-    run = open_dev(dev, Tokenizer(folder), start.config, Limits(), pairs=False)
-    mono = Mono(str(folder), form="swapped", score="logit", precision="fp32", device="cpu")
-    assert TorchBackend(start, "cpu").margins(run.inputs.take([0]))[0] == pytest.approx(
-        scores(mono)[0], abs=1e-4
-    )
+    live = dev_stage(Scorer.over(start, TorchBackend(start, "cpu")), Limits())
+    (ranked,) = live.apply(open_dev(dev).rankings)
+    mono = Mono(str(folder), form="swapped", precision="fp32", device="cpu")
+    assert ranked.scores[list(ranked.ids).index("d0")] == pytest.approx(scores(mono)[0], abs=1e-4)
 
 
 def test_the_next_training_goes_on_in_the_form_unless_told_otherwise(folder: Path, tmp_path: Path) -> None:
     first = trained(recipe(folder, "swapped"), tmp_path / "first")
-    assert json.loads((first / "config.json").read_text())[FORM] == "swapped"
+    assert json.loads((first / "config.json").read_text())[RECORD]["settings"] == {"form": "swapped"}
     again = trained(recipe(first, None), tmp_path / "again")
-    assert load_checkpoint(again).config.form == "swapped"
+    assert form_of(load_checkpoint(again)) == "swapped"
     back = trained(recipe(first, "default"), tmp_path / "back")
-    assert load_checkpoint(back).config.form == "default"
-    assert FORM not in json.loads((back / "config.json").read_text())
+    assert form_of(load_checkpoint(back)) == "default"
+    assert RECORD not in json.loads((back / "config.json").read_text())
+    tabled = recipe(first, None, architecture=MonoModel(MonoSettings(form="markers")))
+    assert form_of(load_checkpoint(trained(tabled, tmp_path / "tabled"))) == "markers"
 
 
 def test_the_form_is_part_of_what_a_stage_and_a_training_are(folder: Path, tmp_path: Path) -> None:
@@ -162,6 +168,14 @@ def test_the_form_is_part_of_what_a_stage_and_a_training_are(folder: Path, tmp_p
     assert tasks[0].identity != tasks[1].identity
 
 
+def test_a_model_of_other_sizes_reads_in_the_form_of_its_start(folder: Path, tmp_path: Path) -> None:
+    first = trained(recipe(folder, "swapped"), tmp_path / "first")
+    narrow = Model(str(first), narrow=Narrow(layers=1, hidden=8, heads=2, feed_forward=16))
+    assert form_of(load_start(narrow, 0, forms=True)) == "swapped"
+    shallow = Model(str(first), layers=(0,))
+    assert form_of(load_start(shallow, 0, forms=True)) == "swapped"
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_an_exported_graph_is_of_the_models_own_form(form: Form, folder: Path, tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
@@ -171,7 +185,7 @@ def test_an_exported_graph_is_of_the_models_own_form(form: Form, folder: Path, t
     assert main(["export", str(model)]) == 0
     made = {each.key: each.value for each in onnx.load(model / "model.int8.onnx").metadata_props}
     mono = Mono(str(model), device="cpu")
-    assert made["tamis.checkpoint"] == mono.encoder.scoring.fingerprint, "or it would never be used"
+    assert made["tamis.checkpoint"] == mono.scorer.checkpoint.fingerprint, "or it would never be used"
     assert mono.rank("an onion", TEXTS) == before
 
 
@@ -192,7 +206,7 @@ def test_a_student_reads_as_its_teacher_does(folder: Path, tmp_path: Path) -> No
         limits=Limits(8, 32),
     )
     result = distill(DistillRecipe(Student(), ranker=phase), tmp_path / "student", device="cpu")
-    assert load_checkpoint(result.model).config.form == "swapped"
+    assert form_of(load_checkpoint(result.model)) == "swapped"
     bare = trained(recipe(folder, "no-segments"), tmp_path / "bare")
     drawn = Student(random=Random())
     result = distill(
@@ -227,8 +241,8 @@ def test_only_mono_has_forms(folder: Path, tmp_path: Path) -> None:
 def test_a_config_with_an_unknown_form_is_refused(folder: Path, tmp_path: Path) -> None:
     save_checkpoint(load_checkpoint(folder), tmp_path / "odd")
     path = tmp_path / "odd" / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {FORM: "odd"}))
-    with pytest.raises(
-        InputError, match="tamis_input_form is 'odd': it must be one of default, no-positions"
-    ):
+    record = {"format": 2, "architecture": "mono", "settings": {"form": "odd"}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {RECORD: record}))
+    said = r"form of \[mono\] is 'odd': it must be one of default, no-positions"
+    with pytest.raises(InputError, match=said):
         load_checkpoint(tmp_path / "odd")

@@ -11,11 +11,10 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'tamis[torch]'")
 
 from tamis.base.errors import InputError  # noqa: E402
-from tamis.models.long_plan import LongDoc  # noqa: E402
-from tamis.train.cascade import train_by_recipe as train_cascade_by_recipe  # noqa: E402
-from tamis.train.cascade_recipe import Cascade, CascadeRecipe  # noqa: E402
-from tamis.train.longdoc import train_by_recipe as train_long_by_recipe  # noqa: E402
-from tamis.train.longdoc_recipe import LongRecipe  # noqa: E402
+from tamis.models.architecture import Architecture  # noqa: E402
+from tamis.models.architectures.cascade import Cascade, CascadeSettings  # noqa: E402
+from tamis.models.architectures.parade import Parade, ParadeSettings  # noqa: E402
+from tamis.models.architectures.pcgm import Pcgm, PcgmSettings  # noqa: E402
 from tamis.train.ranking import train_by_recipe  # noqa: E402
 from tamis.train.recipe import Data, Dev, Examples, Limits, Model, Optimiser, Recipe, Run  # noqa: E402
 
@@ -72,20 +71,21 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("file", CHANGES)
-@pytest.mark.parametrize("kind", ["ranker", "cascade", "longdoc"])
-def test_a_dev_run_that_has_changed_is_noticed(kind: str, file: str, files: Path) -> None:
+@pytest.mark.parametrize(
+    "kind",
+    [
+        None,
+        Cascade(CascadeSettings(first=1, step=1)),
+        Parade(ParadeSettings(kind="max", sequence=24, query=4)),
+    ],
+    ids=["ranker", "cascade", "parade"],
+)
+def test_a_dev_run_that_has_changed_is_noticed(kind: Architecture | None, file: str, files: Path) -> None:
     some, measured = parts(files), dev(files)
 
     def train(*, resume: bool) -> None:
-        out = files / "out"
-        if kind == "ranker":
-            train_by_recipe(Recipe(*some, dev=measured), out, device="cpu", resume=resume)
-        elif kind == "cascade":
-            plan = CascadeRecipe(*some, limits=Limits(8, 24), dev=measured, cascade=Cascade(first=1, step=1))
-            train_cascade_by_recipe(plan, out, device="cpu", resume=resume)
-        else:
-            long = LongRecipe(*some, dev=measured, longdoc=LongDoc("parade-max", sequence=24, query=4))
-            train_long_by_recipe(long, out, device="cpu", resume=resume)
+        plan = Recipe(*some, limits=Limits(8, 24), dev=measured, architecture=kind)
+        train_by_recipe(plan, files / "out", device="cpu", resume=resume)
 
     train(resume=False)
     train(resume=True)  # the same
@@ -103,14 +103,14 @@ def test_candidates_that_are_not_reranked_may_change(files: Path) -> None:
 
 
 def test_gains_that_have_changed_are_noticed(files: Path) -> None:
-    plan = LongRecipe(
+    plan = Recipe(
         *parts(files),
-        longdoc=LongDoc("pcgm", sequence=24, query=4),
+        architecture=Pcgm(PcgmSettings(sequence=24, query=4)),
         gains=str(files / "gains.jsonl"),
     )
-    train_long_by_recipe(plan, files / "out", device="cpu")
+    train_by_recipe(plan, files / "out", device="cpu")
     changed(files / "gains.jsonl", '"of other data", "document": "d1"', '"of other data", "document": "d2"')
-    train_long_by_recipe(plan, files / "out", device="cpu", resume=True)  # which nothing was learned from
+    train_by_recipe(plan, files / "out", device="cpu", resume=True)  # which nothing was learned from
     changed(files / "gains.jsonl", '"gains": [1]', '"gains": [2]')
     with pytest.raises(InputError, match=REFUSED):
-        train_long_by_recipe(plan, files / "out", device="cpu", resume=True)
+        train_by_recipe(plan, files / "out", device="cpu", resume=True)

@@ -15,28 +15,32 @@ torch = pytest.importorskip("torch", reason="needs torch: pip install 'tamis[tor
 from tamis.base.documents import Document, Query  # noqa: E402
 from tamis.base.errors import InputError  # noqa: E402
 from tamis.cli import main  # noqa: E402
+from tamis.core.candidates import placed  # noqa: E402
 from tamis.core.ranking import Ranking  # noqa: E402
-from tamis.infer.listwise_backend import ListwiseBackend  # noqa: E402
-from tamis.models import states  # noqa: E402
+from tamis.infer.scorer import Scorer  # noqa: E402
+from tamis.infer.torch_backend import TorchBackend  # noqa: E402
+from tamis.models import feed  # noqa: E402
+from tamis.models.architectures.listwise import Listwise, ListwiseSettings  # noqa: E402
+from tamis.models.architectures.mono import Mono  # noqa: E402
 from tamis.models.checkpoint import load_checkpoint  # noqa: E402
-from tamis.models.lists import load_lists  # noqa: E402
 from tamis.models.settings import changed  # noqa: E402
-from tamis.models.templates import Inputs, Tokenised, listwise, text_spans  # noqa: E402
+from tamis.models.templates import Tokenised, text_spans  # noqa: E402
 from tamis.models.tokenizer import open_tokenizer  # noqa: E402
-from tamis.models.weights import stored_tensors  # noqa: E402
-from tamis.rank.given_run import Documents, placed  # noqa: E402
+from tamis.rank.given_run import Documents  # noqa: E402
 from tamis.rank.groups import drawn_groups  # noqa: E402
+from tamis.rank.listwise import Listwise as ListwiseStage  # noqa: E402
 from tamis.train import losses  # noqa: E402
-from tamis.train.dev import DevRun  # noqa: E402
-from tamis.train.listwise import ListBatch, ListDev, ListTask, in_groups, open_start, train_lists  # noqa: E402
-from tamis.train.listwise_recipe import ListRecipe, Listwise  # noqa: E402
+from tamis.train.dev import DevRun, dev_stage  # noqa: E402
 from tamis.train.loop import parameter_groups  # noqa: E402
-from tamis.train.ranking import train  # noqa: E402
-from tamis.train.recipe import Data, Dev, Limits, Loss, Model, Optimiser, Recipe, Run, bundled, read_recipe  # noqa: E402
+from tamis.train.ranking import RankingTask, train  # noqa: E402
+from tamis.train.recipe import Data, Limits, Loss, Model, Optimiser, Recipe, Run, bundled, read_recipe  # noqa: E402
 from tamis.train.recipe import Examples as Drawn  # noqa: E402
 from tamis.train.sets import Candidates, Group, Judged, TrainingSet  # noqa: E402
 from tamis.train.sources import Examples  # noqa: E402
-from tamis.train.state import STATE, read_log  # noqa: E402
+from tamis.train.start import begin  # noqa: E402
+from tamis.train.state import read_log  # noqa: E402
+from tests.unit.train import builders  # noqa: E402
+from tests.unit.train.builders import UNUSED, dev_run, weights  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -68,8 +72,12 @@ def data(scores: bool = False) -> TrainingSet:
     )
 
 
-def recipe(folder: Path, **changes: Any) -> ListRecipe:
-    least = ListRecipe(
+def kind(**settings: int) -> Listwise:
+    return Listwise(ListwiseSettings(**settings))
+
+
+def recipe(folder: Path, **changes: Any) -> Recipe:
+    least = Recipe(
         Model(str(folder)),
         (Data(set="unused"),),
         Optimiser(learning_rate=3e-3, steps=STEPS),
@@ -77,51 +85,17 @@ def recipe(folder: Path, **changes: Any) -> ListRecipe:
         Drawn(group=N),
         loss=Loss("listwise"),
         limits=Limits(8, 48),
-        listwise=Listwise(n=N, k=10),
+        architecture=kind(n=N, k=10),
     )
     return changed(least, **changes)
 
 
-def task_of(plan: ListRecipe, set_: TrainingSet | None = None) -> ListTask:
-    return ListTask(plan, open_start(plan), Examples.of(set_ or data(), plan), device="cpu")
+def task_of(plan: Recipe, set_: TrainingSet | None = None) -> RankingTask:
+    return builders.task_of(plan, set_ or data())
 
 
-def trained(plan: ListRecipe, out: Path, **options: Any) -> dict[str, np.ndarray]:
-    result = train_lists(plan, Examples.of(data(), plan), out, device="cpu", **options)
-    return weights(result.model)
-
-
-def weights(folder: Path) -> dict[str, np.ndarray]:
-    return {name: stored.read() for name, stored in stored_tensors(folder / "model.safetensors").items()}
-
-
-def same(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> bool:
-    return one.keys() == other.keys() and all(one[name].tobytes() == other[name].tobytes() for name in one)
-
-
-def dev_run(folder: Path) -> ListDev:
-    """The training queries themselves."""
-    texts = Documents([Document(f"d{n}", "") for n in range(QUERIES * EACH)], only=[])
-    set_, special = data(), open_tokenizer(load_checkpoint(folder)).special
-    scores = -np.arange(EACH, dtype=np.float64)
-    ids = [[f"d{n}" for n in set_.candidates_of(q)] for q in range(QUERIES)]
-    rankings = [Ranking(Query(f"q{q}", ""), ids[q], scores, texts=texts) for q in range(QUERIES)]
-    groups = drawn_groups(EACH, N, 2)
-    inputs = [
-        listwise(
-            set_.queries.take([q]).ids,
-            set_.documents.take(set_.candidates_of(q)),
-            groups,
-            special,
-            query_limit=8,
-            total_limit=48,
-        )[0]
-        for q in range(QUERIES)
-    ]
-    qrels = {f"q{q}": {f"d{EACH * q + RELEVANT}": 1} for q in range(QUERIES)}
-    offsets = np.arange(QUERIES + 1) * len(groups)
-    joined = Inputs.join(inputs)
-    return ListDev(rankings, joined, offsets, None, qrels, "nDCG@10", groups=[groups] * QUERIES)
+def trained(plan: Recipe, out: Path, **options: Any) -> dict[str, np.ndarray]:
+    return builders.trained(plan, data(), out, **options)
 
 
 # -- batches
@@ -134,9 +108,9 @@ def test_a_group_is_one_input_with_its_texts_in_any_order(folder: Path) -> None:
     for step in range(40):
         (part,) = task.parts(step, 0, 1)
         batch = part.batch
-        assert isinstance(batch, ListBatch) and len(batch.inputs) == 4
+        assert len(batch.inputs) == 4 and batch.input_offsets.tolist() == [0, 1, 2, 3, 4]
         assert batch.offsets.tolist() == [0, 4, 8, 12, 16] and batch.labels.tolist().count(1) == 4
-        firsts = batch.inputs.ids[text_spans(batch.inputs, task.special).starts]
+        firsts = batch.inputs.ids[text_spans(batch.inputs, task.learning.reading.special).starts]
         assert np.array_equal(firsts == 99, batch.labels == 1), "the label goes with its text"
         places += np.flatnonzero(batch.labels.reshape(4, 4))[:4].tolist()
         again = task.parts(step, 0, 1)[0].batch
@@ -161,10 +135,11 @@ def test_groups_that_are_not_full(folder: Path) -> None:
     task, set_ = task_of(recipe(folder)), data()
     sizes = [2, 4, 3]
     groups = [Group(q, np.arange(n) + EACH * q, np.eye(n)[0]) for q, n in enumerate(sizes)]
-    batch = task.batch(set_, groups)
+    batch = task.learning.batch(set_, groups)
     assert np.diff(batch.offsets).tolist() == sizes
-    margins = task.module.eval().margins(batch.inputs)
-    alone = [task.module.margins(task.batch(set_, [group]).inputs) for group in groups]
+    network = task.module.network
+    margins = network(batch.inputs)
+    alone = [network(task.learning.batch(set_, [group]).inputs) for group in groups]
     assert torch.allclose(margins, torch.cat(alone), atol=1e-5), "text by text, input after input"
 
 
@@ -178,15 +153,15 @@ def test_rectangles_and_parts_change_no_loss(folder: Path, monkeypatch: pytest.M
     with torch.no_grad():
         loss = module(whole.batch).item()
         assert sum(part.share * module(part.batch).item() for part in parts) == pytest.approx(loss, rel=1e-5)
-        margins = module.margins(whole.batch.inputs)
+        margins = module.network(whole.batch.inputs)
         wanted = losses.listwise(
             margins, torch.from_numpy(whole.batch.labels), torch.from_numpy(whole.batch.offsets)
         )
         assert loss == pytest.approx(wanted.item())
-        monkeypatch.setitem(states._RECTANGLES, "cpu", 50)
-        assert torch.allclose(module.margins(whole.batch.inputs), margins, atol=1e-5)
-        module.packed = True
-        assert torch.allclose(module.margins(whole.batch.inputs), margins, atol=1e-5)
+        monkeypatch.setitem(feed._RECTANGLES, "cpu", 50)
+        assert torch.allclose(module.network(whole.batch.inputs), margins, atol=1e-5)
+        module.network.packed = True
+        assert torch.allclose(module.network(whole.batch.inputs), margins, atol=1e-5)
 
 
 # -- what learns
@@ -198,7 +173,7 @@ def test_the_head_of_the_texts_learns_and_that_of_the_cls_does_not(folder: Path,
     for name, values in start.items():
         changed = not np.array_equal(values, end[name])
         assert changed == (not name.startswith(("bert.pooler", "classifier"))), name
-    assert not np.array_equal(end["listwise.head.weight"], open_start(plan).head["listwise.head.weight"])
+    assert not np.array_equal(end["listwise.head.weight"], begin(plan).head["listwise.head.weight"])
     fast = parameter_groups(
         task_of(plan).module, Optimiser(learning_rate=1e-5, head_learning_rate=1e-3, steps=1)
     )
@@ -212,54 +187,34 @@ def test_it_learns_and_the_best_scores_what_the_log_says(loss: Any, folder: Path
         optimiser=Optimiser(learning_rate=1e-2, steps=120, dropout=0.0, schedule="constant"),
         run=Run(batch=8, log_every=10),
         loss=Loss(loss),
-        dev=Dev("unused", "unused", ("unused",), "unused", every=40),
+        dev=changed(UNUSED, every=40),
     )
-    dev = dev_run(folder)
-    result = train_lists(plan, Examples.of(data(), plan), tmp_path, dev=dev, device="cpu")
-    checkpoint = load_lists(result.model)
-    assert checkpoint.texts == N
-    assert dev.score(ListwiseBackend(checkpoint, "cpu")) == result.best
+    dev = dev_run(data(), folder)
+    result = train(plan, Examples.of(data(), plan), tmp_path, dev=dev, device="cpu")
+    assert load_checkpoint(result.model).architecture == kind(n=N, k=10)
+    assert (
+        builders.task_of(changed(plan, model=Model(str(result.model))), data(), dev).evaluate() == result.best
+    )
     log = read_log(tmp_path)
     steps = [line["loss"] for line in log if "loss" in line]
     assert steps[-1] < steps[0] / 4
     assert result.best is not None and result.best > 0.9 > dev.first()
 
 
-class _Killed(BaseException):
-    pass
-
-
-@pytest.mark.parametrize("killed", [3, 6, 12])
-def test_after_a_kill_it_goes_on_as_if_nothing_had_happened(
-    killed: int, folder: Path, tmp_path: Path
-) -> None:
-    plan = recipe(folder, dev=Dev("unused", "unused", ("unused",), "unused", every=4))
-    dev = dev_run(folder)
-
-    def kill(line: Mapping[str, Any]) -> None:
-        if line["step"] >= killed:
-            raise _Killed
-
-    def curve(out: Path) -> list[dict[str, Any]]:
-        return [{name: line[name] for name in line if name != "pairs_per_second"} for line in read_log(out)]
-
-    whole = trained(plan, tmp_path / "whole", dev=dev)
-    with pytest.raises(_Killed):
-        trained(plan, tmp_path / "killed", dev=dev, progress=kill)
-    assert (tmp_path / "killed" / STATE).exists() == (killed > 3)
-    assert same(whole, trained(plan, tmp_path / "killed", dev=dev, resume=True))
-    assert curve(tmp_path / "whole") == curve(tmp_path / "killed")
-    assert same(weights(tmp_path / "whole" / "last"), weights(tmp_path / "killed" / "last"))
-
-
 def test_a_state_goes_with_its_groups(folder: Path, tmp_path: Path) -> None:
     trained(recipe(folder), tmp_path)
     with pytest.raises(InputError, match="of another recipe, other data or another start"):
-        trained(recipe(folder, listwise=Listwise(n=3), examples=Drawn(group=3)), tmp_path, resume=True)
+        trained(recipe(folder, architecture=kind(n=3), examples=Drawn(group=3)), tmp_path, resume=True)
 
 
-def test_a_dev_run_is_read_as_the_stage_reads(folder: Path) -> None:
-    """The groups of `in_groups` are those of the stage, and so is what is below them."""
+def staged(start: Any, limits: Limits) -> ListwiseStage:
+    """The stage of a dev run."""
+    stage = dev_stage(Scorer.over(start, TorchBackend(start, "cpu")), limits)
+    assert isinstance(stage, ListwiseStage)
+    return stage
+
+
+def test_a_dev_run_has_the_groups_and_the_depth_of_the_recipe(folder: Path) -> None:
     texts = Documents(
         [Document(f"d{n}", "castle song " * n) for n in range(9)], only=[f"d{n}" for n in range(9)]
     )
@@ -269,27 +224,31 @@ def test_a_dev_run_is_read_as_the_stage_reads(folder: Path) -> None:
         )
         for q, count in enumerate((9, 2))
     ]
-    nothing = Inputs(np.zeros(0, np.int32), np.zeros(0, np.uint8), np.zeros(1, np.int64))
-    plain = DevRun(rankings, nothing, np.zeros(3, np.int64), None, {"q0": {"d8": 1}}, "nDCG@10")
-    start = open_start(recipe(folder))
-    tokenizer = open_tokenizer(start.start)
-    dev = in_groups(plain, tokenizer, start.start.config, Limits(8, 48), Listwise(n=N, k=6, rounds=3))
-    assert [groups.tolist() for groups in dev.groups] == [
+    stage = staged(begin(recipe(folder, architecture=kind(n=N, k=6, rounds=3))), Limits(8, 48))
+    built = stage.build_inputs(rankings)
+    assert [members.tolist() for members in built.members] == [
         drawn_groups(count, N, 3).tolist() for count in (6, 2)
     ]
-    assert dev.offsets.tolist() == [0, 6, 9] and dev.inputs.lengths.max() <= 48
+    assert [len(inputs) for inputs in built.inputs] == [6, 3]
+    assert max(inputs.lengths.max() for inputs in built.inputs) <= 48
     # the relevant one is beyond k, and keeps its place
-    assert dev.score(ListwiseBackend(start, "cpu")) == pytest.approx(1 / np.log2(10))
+    dev = DevRun(rankings, {"q0": {"d8": 1}}, "nDCG@10")
+    assert dev.score(stage) == pytest.approx(1 / np.log2(10))
 
 
 def test_a_dev_run_of_texts_of_more_than_512_tokens(folder: Path) -> None:
+    start = begin(recipe(folder, architecture=kind(n=N, rounds=1)))
+    start = replace(start, config=replace(start.config, positions=4096))
+    start = replace(start, tensors=_longer(start.tensors, 4096))
     given = placed(Query("q", "castle"), [Document("d", "a " * 600)])
-    nothing = Inputs(np.zeros(0, np.int32), np.zeros(0, np.uint8), np.zeros(1, np.int64))
-    plain = DevRun([given], nothing, np.zeros(2, np.int64), None, {}, "nDCG@10")
-    checkpoint = open_start(recipe(folder)).start
-    config = replace(checkpoint.config, positions=4096)
-    dev = in_groups(plain, open_tokenizer(checkpoint), config, Limits(8, 4096), Listwise(n=N, rounds=1))
-    assert dev.inputs.lengths.tolist() == [2 + 3 + 600 + 1]
+    (inputs,) = staged(start, Limits(8, 4096)).build_inputs([given]).inputs
+    castle = len(open_tokenizer(start).encode(["castle"]).ids)
+    assert inputs.lengths.tolist() == [1 + castle + 1 + 600 + 1]
+
+
+def _longer(tensors: Mapping[str, np.ndarray], positions: int) -> dict[str, np.ndarray]:
+    name = "embeddings.position"
+    return {**tensors, name: np.resize(tensors[name], (positions, tensors[name].shape[1]))}
 
 
 # -- starts
@@ -298,8 +257,8 @@ def test_a_dev_run_of_texts_of_more_than_512_tokens(folder: Path) -> None:
 def test_from_a_listwise_model_its_head_goes_on_and_a_mono_is_a_mono(folder: Path, tmp_path: Path) -> None:
     first = trained(recipe(folder), tmp_path / "first")
     model = tmp_path / "first" / "last"
-    again = open_start(recipe(model, listwise=Listwise(n=5), examples=Drawn(group=5)))
-    assert again.texts == 5
+    again = begin(recipe(model, architecture=kind(n=5), examples=Drawn(group=5)))
+    assert again.architecture == kind(n=5)
     assert np.array_equal(again.head["listwise.head.weight"], first["listwise.head.weight"])
     mono = Recipe(
         Model(str(model)),
@@ -311,7 +270,7 @@ def test_from_a_listwise_model_its_head_goes_on_and_a_mono_is_a_mono(folder: Pat
     )
     train(mono, Examples.of(data(), mono), tmp_path / "mono", device="cpu")
     made = load_checkpoint(tmp_path / "mono" / "last")
-    assert made.config.texts == 0
+    assert made.architecture == Mono()
     assert not any(name.startswith("listwise.") for name in weights(tmp_path / "mono" / "last"))
 
 
@@ -323,8 +282,7 @@ def test_the_bundled_recipe(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('base = "listwise"\n[[data]]\nset = "data"\n')
     found = read_recipe(path)
-    assert isinstance(found, ListRecipe)
-    assert found.listwise == Listwise(8, 20, 2) and found.examples.group == 8
+    assert found.architecture == kind(n=8, k=20, rounds=2) and found.examples.group == 8
     assert (found.examples.kind, found.loss.name, found.limits) == ("grouped", "listwise", Limits(62, 512))
 
 

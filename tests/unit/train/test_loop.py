@@ -12,16 +12,17 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'tamis[torch]'")
 
 from tamis.base.errors import TamisError  # noqa: E402
+from tamis.models.architecture import Architecture  # noqa: E402
+from tamis.models.architectures.birch import Birch  # noqa: E402
+from tamis.models.architectures.cascade import Cascade, CascadeSettings  # noqa: E402
+from tamis.models.architectures.cedr import Cedr, CedrSettings  # noqa: E402
+from tamis.models.architectures.listwise import Listwise  # noqa: E402
+from tamis.models.architectures.parade import Parade, ParadeSettings  # noqa: E402
 from tamis.models.checkpoint import load_checkpoint  # noqa: E402
 from tamis.models.config import EncoderConfig  # noqa: E402
 from tamis.models.encoder import Encoder  # noqa: E402
-from tamis.models.exit_encoder import ExitEncoder  # noqa: E402
-from tamis.models.list_encoder import ListEncoder  # noqa: E402
-from tamis.models.long_plan import LongDoc  # noqa: E402
 from tamis.models.names import hugging_face_names  # noqa: E402
-from tamis.models.passages import new_model  # noqa: E402
 from tamis.models.settings import changed  # noqa: E402
-from tamis.models.templates import Special  # noqa: E402
 from tamis.models.weights import stored_tensors, write_tensors  # noqa: E402
 from tamis.train import recipe  # noqa: E402
 from tamis.train.loop import Part, fit, parameter_groups, total_steps  # noqa: E402
@@ -127,15 +128,31 @@ def test_a_pooler_that_was_not_pretrained_is_new(
     assert bare.new_head and fast(Encoder.from_checkpoint(bare)) == {"head.dense", "head.output"}
 
 
-def test_heads_beside_the_pretrained_one_are_all_new() -> None:
+def module_of(kind: Architecture, folder: Path) -> torch.nn.Module:
+    """Where nothing is frozen."""
+    start = kind.begin(load_checkpoint(folder))
+    return start.architecture.network(start).requires_grad_(True)
+
+
+def test_heads_beside_the_pretrained_one_are_all_new(
+    tiny_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = tiny_checkpoint(tmp_path / "model", layers=3, hidden=8, heads=2)
     exits = {f"exits.{layer}.head.{part}" for layer in (1, 2) for part in ("dense", "output")}
-    assert fast(ExitEncoder(config(), (1, 2, 3))) == exits | {"head.output"}
-    assert fast(ListEncoder(config())) == {"listwise.head", "head.output"}
+    cascade = module_of(Cascade(CascadeSettings(first=1, step=1)), folder)
+    assert fast(cascade) == exits | {"encoder.head.output"}
+    assert fast(module_of(Listwise(), folder)) == {"head", "encoder.head.output"}
 
 
-@pytest.mark.parametrize("kind", ["birch", "vanilla", "parade-attn", "cedr-knrm"])
-def test_what_makes_one_score_of_passages_is_new(kind: Any) -> None:
-    model = new_model(LongDoc(kind), Special(1, 2), Encoder(config()), 0)
+@pytest.mark.parametrize(
+    "kind",
+    [Birch(), Cedr(CedrSettings(kind="vanilla")), Parade(ParadeSettings(kind="attn")), Cedr()],
+    ids=lambda kind: kind.kind,
+)
+def test_what_makes_one_score_of_passages_is_new(
+    kind: Architecture, tiny_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    model = module_of(kind, tiny_checkpoint(tmp_path / "model", layers=3, hidden=8, heads=2))
     aggregator = {f"head.{name}".rpartition(".")[0] for name, _ in model.head.named_parameters()}
     assert fast(model) == aggregator | {"encoder.head.output"}
 

@@ -365,7 +365,7 @@ TWO = torch.zeros(2)
         (lambda: losses.hinge(TWO, torch.zeros(1)), "2 better with 1 worse"),
         (lambda: losses.softmax(TWO, TWO, torch.tensor([0, 3])), "groups from 0 to 3 of 2 scores"),
         (lambda: losses.softmax(TWO, TWO, torch.tensor([0, 0, 2])), "a group without a text: leave it out"),
-        (lambda: losses.margin_mse(TWO, TWO), "give either pairs or ends"),
+        (lambda: losses.margin_mse(TWO, TWO), "give either pairs or offsets"),
         (lambda: losses.kl(TWO, TWO, torch.tensor([0, 2]), temperature=0.0), "a temperature of 0.0"),
         (lambda: losses.logit_mse_ce(TWO, TWO, TWO, alpha=1.5), "alpha is 1.5"),
         (lambda: losses.logit_mse_ce(TWO, torch.zeros(2, 2), TWO, 0.5), "as many labels"),

@@ -279,7 +279,7 @@ def test_a_state_goes_with_its_recipe_and_its_corpus(made: Path, tmp_path: Path)
     text = (made / "corpus.jsonl").read_text()
     (tmp_path / "corpus.jsonl").write_text(text)
     pretrained(plan, tmp_path / "out")
-    with pytest.raises(InputError, match="has a training run in it: add --resume"):
+    with pytest.raises(InputError, match="contains a training run: add --resume"):
         pretrained(plan, tmp_path / "out")
     for other in (changed(plan, objective=Objective(("mlm",), length=24)), plan):
         if other is plan:

@@ -15,24 +15,20 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tamis.base.documents import Document, Query  # noqa: E402
 from tamis.base.errors import CorruptError, InputError, StorageError, TamisError  # noqa: E402
-from tamis.core.ranking import Ranking  # noqa: E402
 from tamis.models.checkpoint import load_checkpoint  # noqa: E402
 from tamis.models.encoder import Encoder  # noqa: E402
 from tamis.models.settings import changed  # noqa: E402
 from tamis.models.templates import Tokenised  # noqa: E402
-from tamis.models.weights import stored_tensors  # noqa: E402
-from tamis.rank.given_run import Documents  # noqa: E402
-from tamis.train.dev import DevRun  # noqa: E402
 from tamis.train.loop import Part, fit, learning_rate, parameter_groups  # noqa: E402
-from tamis.train.ranking import Ranker, RankingTask, train  # noqa: E402
-from tamis.train.recipe import Data, Dev, Limits, Loss, Model, Optimiser, Recipe, Run  # noqa: E402
+from tamis.train.ranking import RankingTask, train  # noqa: E402
+from tamis.train.recipe import Data, Limits, Loss, Model, Optimiser, Recipe, Run  # noqa: E402
 from tamis.train.recipe import Examples as Drawn  # noqa: E402
-from tamis.train.sets import Candidates, Group, Judged, TrainingSet  # noqa: E402
+from tamis.train.sets import Candidates, Judged, TrainingSet  # noqa: E402
 from tamis.train.sources import Examples  # noqa: E402
-from tamis.train.start import load_start  # noqa: E402
 from tamis.train.state import LOG, STATE, read_log  # noqa: E402
+from tests.unit.train import builders  # noqa: E402
+from tests.unit.train.builders import UNUSED, Killed, curve, dev_run, killed_at, same, weights  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -85,19 +81,13 @@ def recipe(folder: Path, **changes: Any) -> Recipe:
 
 
 def trained(
-    recipe: Recipe, out: Path, data_: TrainingSet | None = None, **options: Any
+    plan: Recipe, out: Path, data_: TrainingSet | None = None, **options: Any
 ) -> dict[str, np.ndarray]:
-    """The weights that come of it."""
-    result = train(recipe, Examples.of(data_ or data(), recipe), out, device="cpu", **options)
-    return weights(result.model)
+    return builders.trained(plan, data_ or data(), out, **options)
 
 
-def weights(folder: Path) -> dict[str, np.ndarray]:
-    return {name: stored.read() for name, stored in stored_tensors(folder / "model.safetensors").items()}
-
-
-def same(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> bool:
-    return one.keys() == other.keys() and all(one[name].tobytes() == other[name].tobytes() for name in one)
+def task_of(plan: Recipe) -> RankingTask:
+    return builders.task_of(plan, data())
 
 
 # -- the schedule and the groups of parameters
@@ -126,10 +116,10 @@ def test_other_schedules() -> None:
 
 
 def test_only_matrices_decay_and_what_is_new_in_the_head_has_its_own_rate(folder: Path) -> None:
-    encoder = Encoder.from_checkpoint(load_checkpoint(folder))
+    network = task_of(recipe(folder)).module.network
     plan = Optimiser(learning_rate=1e-5, head_learning_rate=1e-4, weight_decay=0.05, steps=1)
-    names = {id(parameter): name for name, parameter in encoder.named_parameters()}
-    groups = parameter_groups(Ranker(encoder, Loss(), packed=False), plan)
+    names = {id(parameter): name for name, parameter in network.encoder.named_parameters()}
+    groups = parameter_groups(network, plan)
     found = {names[id(p)]: (g["weight_decay"], round(g["scale"], 6)) for g in groups for p in g["params"]}
     assert found.keys() == set(names.values())
     for name, (decay, scale) in found.items():
@@ -177,10 +167,6 @@ def test_the_parts_of_a_step_are_one_step(tmp_path: Path) -> None:
     ]
     assert losses[0] == pytest.approx(losses[1])
     assert one.module.weight.item() == pytest.approx(two.module.weight.item(), rel=1e-6)
-
-
-def task_of(plan: Recipe) -> RankingTask:
-    return RankingTask(plan, load_start(plan.model, 0), Examples.of(data(), plan), device="cpu")
 
 
 @pytest.mark.parametrize("kind", ["grouped", "duo_lists"])
@@ -296,51 +282,15 @@ def test_the_same_seed_gives_the_same_weights(folder: Path, tmp_path: Path) -> N
     assert not same(one, other)
 
 
-class _Killed(BaseException):
-    pass
-
-
-def killed_at(step: int) -> Callable[[Mapping[str, Any]], None]:
-    def progress(line: Mapping[str, Any]) -> None:
-        if line["step"] >= step:
-            raise _Killed
-
-    return progress
-
-
-def curve(out: Path) -> list[dict[str, Any]]:
-    """The log without what a clock has to do with."""
-    return [{name: line[name] for name in line if name != "pairs_per_second"} for line in read_log(out)]
-
-
-def dev_run(folder: Path) -> DevRun:
-    """The training queries themselves."""
-    texts = Documents([Document(f"d{n}", "") for n in range(DOCUMENTS)], only=[])
-    set_ = data()
-    rankings = [
-        Ranking(
-            Query(f"q{q}", ""),
-            [f"d{n}" for n in set_.candidates_of(q)],
-            -np.arange(DOCUMENTS // 2, dtype=np.float64),
-            texts=texts,
-        )
-        for q in range(QUERIES)
-    ]
-    groups = [Group(q, set_.candidates_of(q), np.zeros(DOCUMENTS // 2, np.float32)) for q in range(QUERIES)]
-    batch = task_of(recipe(folder)).batch(set_, groups)
-    qrels = {f"q{q}": {f"d{q + QUERIES}": 1} for q in range(QUERIES)}
-    return DevRun(rankings, batch.inputs, batch.offsets, None, qrels, "nDCG@10")
-
-
 @pytest.mark.parametrize("killed", [3, 6, 12])
 def test_after_a_kill_it_goes_on_as_if_nothing_had_happened(
     killed: int, folder: Path, tmp_path: Path
 ) -> None:
     """Checkpoints are at 5, 10 and 12: before the first, between two, at the end."""
-    plan = recipe(folder, dev=Dev("unused", "unused", ("unused",), "unused", every=4))
-    dev = dev_run(folder)
+    plan = recipe(folder, dev=changed(UNUSED, every=4))
+    dev = dev_run(data(), folder)
     whole = trained(plan, tmp_path / "whole", dev=dev)
-    with pytest.raises(_Killed):
+    with pytest.raises(Killed):
         trained(plan, tmp_path / "killed", dev=dev, progress=killed_at(killed))
     assert (tmp_path / "killed" / STATE).exists() == (killed > 3)
     assert same(whole, trained(plan, tmp_path / "killed", dev=dev, resume=True))
@@ -359,7 +309,7 @@ def test_a_run_that_has_ended_has_nothing_left_to_do(folder: Path, tmp_path: Pat
 
 def test_a_folder_with_a_run_in_it_is_not_overwritten(folder: Path, tmp_path: Path) -> None:
     trained(recipe(folder), tmp_path)
-    with pytest.raises(InputError, match="has a training run in it: add --resume"):
+    with pytest.raises(InputError, match="contains a training run: add --resume"):
         trained(recipe(folder), tmp_path)
 
 
@@ -380,7 +330,9 @@ def test_a_state_goes_with_its_recipe_its_data_and_its_start(
         with pytest.raises(InputError, match="another start"):
             trained(plan, tmp_path / "out", resume=True, start=load_checkpoint(start))
         return
-    with pytest.raises(InputError, match="is of another recipe, other data or another start: go on with the"):
+    with pytest.raises(
+        InputError, match="is of another recipe, other data or another start: resume with the"
+    ):
         trained(plan, tmp_path / "out", other, resume=True)
 
 
@@ -388,7 +340,7 @@ def test_a_run_goes_on_with_smaller_parts_of_its_batches(folder: Path, tmp_path:
     """As the error of a batch that does not fit says."""
     plan = recipe(folder, optimiser=Optimiser(learning_rate=1e-3, steps=STEPS, dropout=0.0))
     trained(plan, tmp_path / "whole")
-    with pytest.raises(_Killed):
+    with pytest.raises(Killed):
         trained(plan, tmp_path / "out", progress=killed_at(6))
     trained(changed(plan, run=changed(plan.run, tokens=20)), tmp_path / "out", resume=True)
     whole, smaller = ([line["loss"] for line in curve(tmp_path / name)] for name in ("whole", "out"))
@@ -407,7 +359,7 @@ def test_lines_after_the_state_and_half_lines_are_cut(folder: Path, tmp_path: Pa
     plan = recipe(folder)
     whole = tmp_path / "whole"
     trained(plan, whole)
-    with pytest.raises(_Killed):
+    with pytest.raises(Killed):
         trained(plan, tmp_path / "killed", progress=killed_at(9))
     with (tmp_path / "killed" / LOG).open("a") as log:
         log.write(json.dumps({"step": 11, "loss": 9.0}) + '\n{"step": 12, "lo')
@@ -448,7 +400,7 @@ def test_a_full_disk_leaves_the_state_before_whole(
     plan = recipe(folder)
     whole = trained(plan, tmp_path / "whole")
     out = tmp_path / "out"
-    with pytest.raises(_Killed):
+    with pytest.raises(Killed):
         trained(plan, out, progress=killed_at(6))
     before = (out / STATE).read_bytes()
     if refused == "fsync":
@@ -487,9 +439,9 @@ def test_the_best_weights_are_kept_and_score_what_the_log_says(folder: Path, tmp
     plan = recipe(
         folder,
         optimiser=Optimiser(learning_rate=1e-2, steps=60, dropout=0.0, schedule="constant"),
-        dev=Dev("unused", "unused", ("unused",), "unused", every=10),
+        dev=changed(UNUSED, every=10),
     )
-    dev = dev_run(folder)
+    dev = dev_run(data(), folder)
     result = train(plan, Examples.of(data(), plan), tmp_path, dev=dev, device="cpu")
     measured = {line["step"]: line["dev"] for line in read_log(tmp_path) if "dev" in line}
     assert list(measured) == list(range(0, 61, 10))

@@ -271,7 +271,7 @@ def test_a_recipe_stands_on_its_base_field_by_field(written: Any) -> None:
 
 def test_a_base_that_is_not_there_or_is_itself(written: Any) -> None:
     said = refused(written('base = "monobart"'))
-    assert "there is no recipe 'monobart': give a file beside it, or one of " in said
+    assert "'monobart' is not a recipe: give a file beside it, or one of " in said
     assert "base is 3: it must be a file or one of" in refused(written("base = 3"))
     assert "the recipe is its own base" in refused(written('base = "mine.toml"'))
 
@@ -294,12 +294,52 @@ def test_a_recipe_of_another_command(read: Any, bundled: str, command: str, writ
 
 
 @pytest.mark.parametrize(
-    ("base", "kind"),
-    [("small", "Recipe"), ("cascade", "CascadeRecipe"), ("listwise", "ListRecipe"), ("maxp", "LongRecipe")],
+    ("base", "kind"), [("small", None), ("cascade", "cascade"), ("listwise", "listwise"), ("maxp", "maxp")]
 )
-def test_the_table_of_an_architecture_makes_a_recipe_one_for_it(base: str, kind: str, written: Any) -> None:
+def test_the_table_of_an_architecture_makes_a_recipe_one_for_it(
+    base: str, kind: str | None, written: Any
+) -> None:
     data = LEAST.replace("[optimiser]\nsteps = 10\n", "")
-    assert type(read_recipe(written(f'base = "{base}"\n{data}'))).__name__ == kind
+    found = read_recipe(written(f'base = "{base}"\n{data}')).architecture
+    assert (found and found.name) == kind
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "settings"),
+    [
+        ('base = "parade"\n[longdoc]\nkind = "parade-max"', "parade", {"kind": "max", "window": 225}),
+        ('base = "parade-distilled"\n[longdoc]\nkind = "birch"', "birch", {"window": 150}),
+        ('base = "maxp"\n[longdoc]\nkeep = 0.3', "maxp", {"keep": 0.3, "window": 200, "passages": 30}),
+        ('base = "parade"\n[longdoc]\nkind = "knrm"', "interaction", {"kind": "knrm", "sequence": 256}),
+        ('base = "parade-distilled"\narchitecture = "parade"', "parade", {"window": 150}),
+        ('base = "parade-distilled"\narchitecture = "birch"', "birch", {"window": 225}),
+        ('base = "parade-distilled"\n[pcgm]\ngains = 3', "pcgm", {"window": 225, "gains": 3}),
+    ],
+)
+def test_a_recipe_says_which_architecture_by_its_table_by_its_name_or_as_it_once_did(
+    text: str, kind: str, settings: dict[str, Any], written: Any
+) -> None:
+    """[longdoc] goes on from what its base says; another architecture than that of the base has its own
+    defaults."""
+    found = read_recipe(written(f'{text}\n[model]\nstart = "m"\n[[data]]\nset = "s"\n')).architecture
+    assert found is not None and found.name == kind
+    assert {name: getattr(found.settings, name) for name in settings} == settings
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("longdoc = 3", "longdoc is 3: use the table of an architecture"),
+        ("longdoc = {window = 3}", "[longdoc] lacks kind: add it"),
+        ('longdoc = {kind = "knmr"}', "'knmr' is not a kind of model: use one such as parade-max"),
+        ('architecture = "knmr"', "architecture is 'knmr': use one of mono, duo, listwise, cascade, maxp, "),
+        ('architecture = ["birch"]', "architecture is ['birch']: use one of mono, duo, "),
+        ("birch = 3", "birch is 3: it must be a table, [birch]"),
+        ('longdoc = {kind = "parade-max", keep = 1, bla = 3}', "[parade] has no field 'bla': the known ones"),
+    ],
+)
+def test_what_is_not_an_architecture(text: str, said: str, written: Any) -> None:
+    assert refused(written(f"{text}\n{LEAST}")).startswith(said)
 
 
 def test_a_recipe_has_one_architecture(written: Any) -> None:

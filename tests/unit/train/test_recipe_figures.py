@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tamis.models.architectures.parade import Parade, ParadeSettings
 from tamis.models.settings import changed
 from tamis.models.templates import Special, Tokenised, duo
 from tamis.train.distill_recipe import Student, Terms, read_distill_recipe
-from tamis.train.longdoc_recipe import LongRecipe
 from tamis.train.pretrain_recipe import Model as PretrainModel
 from tamis.train.pretrain_recipe import Objective, Random, read_pretrain_recipe
 from tamis.train.recipe import Data, Dev, Examples, Limits, Loss, Model, Optimiser, Recipe, Run, read_recipe
@@ -142,12 +142,14 @@ def test_parade_distilled(written: Written) -> None:
     rest = f'[model]\nstart = "e"\n[[data]]\n{A_DATA}teacher = "parade.run"\n{A_DEV}'
     full = read_recipe(written(f'base = "parade"\n{rest}'))
     small = read_recipe(written(f'base = "parade-distilled"\n{rest}'))
-    assert isinstance(full, LongRecipe) and isinstance(small, LongRecipe)
-    assert (small.longdoc.window, small.longdoc.stride, small.longdoc.passages) == (150, 100, 16)
-    assert small.longdoc.window + 15 * small.longdoc.stride == 1650  # the tokens that the paper counts
+    assert full.architecture == Parade()
+    cut = ParadeSettings(window=150, stride=100, passages=16)
+    assert small.architecture == Parade(cut)
+    assert cut.window + 15 * cut.stride == 1650  # the tokens that the paper counts
     assert small.loss == Loss("logit_mse_ce", alpha=0.0)  # the teacher's scores by MSE, and no label
     assert (small.examples.last, small.dev and small.dev.depth) == (100, 100)
     # all else is PARADE's
-    longdoc = changed(full.longdoc, window=150, stride=100)
     examples = changed(full.examples, last=100)
-    assert silent(small) == silent(changed(full, longdoc=longdoc, examples=examples, loss=small.loss))
+    assert silent(small) == silent(
+        changed(full, architecture=Parade(cut), examples=examples, loss=small.loss)
+    )

@@ -12,7 +12,6 @@ pytest.importorskip("torch", reason="needs torch: pip install 'tamis[torch]'")
 
 from tamis.base.errors import InputError
 from tamis.evaluate.folds import Fold
-from tamis.models.checkpoint import load_checkpoint
 from tamis.models.settings import changed
 from tamis.models.tokenizer import Tokenizer
 from tamis.train.dev import open_dev
@@ -81,13 +80,12 @@ def test_queries_that_a_run_does_not_answer(made: Path, tmp_path: Path) -> None:
 )
 def test_only_ids_that_are_no_queries(only: tuple[str, ...], said: str, made: Path) -> None:
     plan, tokenizer = recipe(made, only, only), Tokenizer(made / "model")
-    config = load_checkpoint(made / "model").config
     assert plan.dev is not None
     with pytest.raises(InputError) as caught:
         open_set(plan.data[0], plan.examples, tokenizer)
     assert str(caught.value) == f"{made / 'q.tsv'}: {said}"
     with pytest.raises(InputError) as caught:
-        open_dev(plan.dev, tokenizer, config, plan.limits, pairs=False)
+        open_dev(plan.dev)
     assert str(caught.value) == f"{made / 'q.tsv'}: {said}"
 
 

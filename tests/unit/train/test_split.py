@@ -14,15 +14,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'tamis[torch]'")
 
-from tamis.models.long_plan import LongDoc  # noqa: E402
+from tamis.models.architecture import architecture  # noqa: E402
 from tamis.models.templates import Tokenised  # noqa: E402
-from tamis.train.longdoc import LongTask  # noqa: E402
-from tamis.train.longdoc import open_start as open_long_start  # noqa: E402
-from tamis.train.longdoc_recipe import LongRecipe  # noqa: E402
-from tamis.train.ranking import RankingTask, open_start  # noqa: E402
+from tamis.train.ranking import RankingTask  # noqa: E402
 from tamis.train.recipe import Data, Examples, Limits, Loss, Model, Optimiser, Recipe, Run  # noqa: E402
 from tamis.train.sets import Group, Judged, TrainingSet  # noqa: E402
 from tamis.train.sources import Examples as Drawn  # noqa: E402
+from tamis.train.start import begin  # noqa: E402
 from tamis.train.streams import Batch, Stream  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -30,6 +28,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 #: How many documents each group has, and how many of them are relevant: for some queries none, for one all.
 GROUPS = ((2, 1), (5, 0), (3, 2), (7, 1), (4, 0), (2, 1), (6, 3), (3, 3))
 DOCUMENTS = 20
+SMALL = {"window": 8, "stride": 6, "passages": 5, "sequence": 16, "query": 4, "tokens": 40}
 
 
 @pytest.fixture(scope="module")
@@ -81,12 +80,12 @@ def learned(
         loss,
         Limits(8, 48),
     )
-    task = RankingTask(recipe, open_start(recipe), Drawn(stream, ""), device="cpu")
+    task = RankingTask(recipe, begin(recipe), Drawn(stream, ""), device="cpu")
     task.module.double()
     return taught(task, world)
 
 
-def taught(task: RankingTask | LongTask, world: int) -> tuple[int, float, Any]:
+def taught(task: RankingTask, world: int) -> tuple[int, float, Any]:
     parts = [part for rank in range(world) for part in task.parts(0, rank, world)]
     losses = [task.module(part.batch) * part.share / world for part in parts]
     torch.stack(losses).sum().backward()
@@ -140,21 +139,23 @@ def learned_of_documents(
     data, groups = made()
     size = len(groups) // accumulate
     stream = Stream(lambda number: Batch(data, groups[number * size : (number + 1) * size]), 1)
-    recipe = LongRecipe(
+    more: dict[str, Any] = {"parade": {"kind": "max"}, "maxp": {"keep": 0.5}}.get(kind, {})
+    of = architecture(kind)
+    recipe = Recipe(
         Model(str(folder)),
         (Data(set="unused"),),
         Optimiser(steps=1, dropout=0.0, accumulate=accumulate),
         Run(batch=size, tokens=tokens),
         Examples("grouped", group=7),
         loss,
-        longdoc=LongDoc(kind, window=8, stride=6, passages=5, sequence=16, query=4, tokens=40, keep=0.5),
+        architecture=of(of.Settings(**SMALL, **more)),
         gains=None if gains is None else str(gains),
     )
-    start = open_long_start(recipe.model, recipe.longdoc, 0)
-    return taught(LongTask(recipe, start, Drawn(stream, "", sets=[data]), device="cpu"), world)
+    task = RankingTask(recipe, begin(recipe), Drawn(stream, "", sets=[data]), device="cpu")
+    return taught(task, world)
 
 
-@pytest.mark.parametrize("kind", ["parade-max", "maxp", "pcgm"])
+@pytest.mark.parametrize("kind", ["parade", "maxp", "pcgm"])
 @pytest.mark.parametrize(
     "loss",
     [
@@ -205,7 +206,7 @@ def test_a_processor_takes_a_large_batch_in_parts(folder: Path) -> None:
         Limits(8, 48),
     )
     stream = Stream(lambda number: Batch(data, many), 1)
-    task = RankingTask(recipe, open_start(recipe), Drawn(stream, ""), device="cpu")
+    task = RankingTask(recipe, begin(recipe), Drawn(stream, ""), device="cpu")
     tokens = [len(part.batch.inputs.ids) for part in task.parts(0, 0, 1)]
     assert max(tokens) <= 4096 < sum(tokens)
 
@@ -221,7 +222,7 @@ def test_queries_that_only_a_teacher_knows_say_nothing_to_a_hinge(folder: Path) 
         limits=Limits(8, 48),
     )
     unjudged = Stream(lambda number: Batch(data, [groups[1], groups[4]]), 1)
-    task = RankingTask(recipe, open_start(recipe), Drawn(unjudged, ""), device="cpu")
+    task = RankingTask(recipe, begin(recipe), Drawn(unjudged, ""), device="cpu")
     loss = task.module(task.parts(0, 0, 1)[0].batch)
     loss.backward()
     assert loss.item() == 0

@@ -86,7 +86,7 @@ def test_tokens_kept_beside_an_index_change_nothing(unit: Unit, model: str, tmp_
     stage = MaxP(mono(model), unit=unit, title="once", **WINDOWS[unit])
     index = Index.build([TITLED, Document("d2", "a tamis")], tmp_path / "idx")
     before = (index.bm25() >> stage)("tamis")
-    build_tokens(index, stage.encoder.tokenizer, limit=COUNTED)
+    build_tokens(index, stage.scorer.tokenizer, limit=COUNTED)
     after = (Index.open(tmp_path / "idx").bm25() >> stage)("tamis")
     assert before == after and before.evidence == after.evidence and len(before) == 2
 
@@ -123,12 +123,16 @@ def test_another_title_is_refused() -> None:
 def test_a_fold_is_tested_on_what_its_dev_run_reads(query: str, model: str, tmp_path: Path) -> None:
     """And what it learns from, for that is read by the same function."""
     pytest.importorskip("torch")
-    from tamis.models.long_plan import LongDoc
-    from tamis.models.longdoc import Layout
+    from tamis.infer.scorer import Scorer
+    from tamis.infer.torch_backend import TorchBackend
+    from tamis.models.architectures.maxp import MaxP as MaxPModel
+    from tamis.models.architectures.maxp import MaxPSettings
+    from tamis.models.documents import Layout
+    from tamis.rank.scored import Scored
+    from tamis.train.dev import dev_stage, open_dev
     from tamis.train.folds import pipeline_of
-    from tamis.train.longdoc import open_long_dev, open_start
-    from tamis.train.longdoc_recipe import LongRecipe
-    from tamis.train.recipe import Data, Dev, Model, Optimiser
+    from tamis.train.recipe import Data, Dev, Model, Optimiser, Recipe
+    from tamis.train.start import begin
 
     documents = [TITLED, Document("d2", "soup " * 50, title="soup " * 40), Document("d3", "", title="Net")]
     records = [{"_id": each.id, "title": each.title, "text": each.text} for each in documents]
@@ -138,26 +142,27 @@ def test_a_fold_is_tested_on_what_its_dev_run_reads(query: str, model: str, tmp_
     (tmp_path / "run.txt").write_text("".join(f"q Q0 d{n} {n} {9 - n} x\n" for n in (1, 2, 3)))
     paths = {name: str(tmp_path / f"{name}.txt") for name in ("qrels", "run")}
     dev = Dev(queries=str(tmp_path / "q.jsonl"), corpus=(str(tmp_path / "c.jsonl"),), **paths)
-    plan = LongRecipe(
+    plan = Recipe(
         Model(model),
         (Data(set="unused"),),
         Optimiser(steps=1),
         dev=dev,
-        longdoc=LongDoc("maxp", window=20, stride=15, passages=5, sequence=40, query=8),
+        architecture=MaxPModel(MaxPSettings(window=20, stride=15, passages=5, sequence=40, query=8)),
     )
-    start = open_start(plan.model, plan.longdoc, 0)
-    learned = open_long_dev(dev, start)
+    start = begin(plan)
+    measures = dev_stage(Scorer.over(start, TorchBackend(start, "cpu")), plan.limits)
+    assert isinstance(measures, Scored)
+    (learned,) = measures.build_inputs(open_dev(dev).rankings).inputs
 
     stage = build(pipeline_of(plan).replace("{model}", json.dumps(model)))
     assert isinstance(stage, MaxP)
-    asked, ranking = stage.encoder.tokenizer.encode([query]), given(*documents, query=query)
+    asked, ranking = stage.scorer.tokenizer.encode([query]), given(*documents, query=query)
     tested = [
         stage.stage.inputs_of(asked, read.tokens)[0]
         for read in stage.reader.read(ranking, ranking.ids, room=stage._room(asked))
     ]
-    passages = Layout.of(learned.inputs, start.tokenizer.special).passages
-    assert [len(each) for each in tested] == np.diff(
-        Layout.of(learned.inputs, start.tokenizer.special).offsets
-    ).tolist()
+    layout = Layout.of(learned, stage.scorer.tokenizer.special)
+    passages = layout.passages
+    assert [len(each) for each in tested] == np.diff(layout.offsets).tolist()
     assert np.concatenate([each.ids for each in tested]).tolist() == passages.ids.tolist()
     assert np.concatenate([each.segments for each in tested]).tolist() == passages.segments.tolist()

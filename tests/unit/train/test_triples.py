@@ -228,7 +228,7 @@ def test_files_that_are_not_there_or_empty(made: Path, tmp_path: Path) -> None:
         opened(made, recipe(made, changed(data, triples=str(tmp_path / "none.tsv"))))
     for content in ("", "\n \n"):
         (tmp_path / "empty.tsv").write_text(content)
-        with pytest.raises(InputError, match=r"empty.tsv: no triple in it: check the file"):
+        with pytest.raises(InputError, match=r"empty.tsv: contains no triples: check the file"):
             opened(made, recipe(made, changed(data, triples=str(tmp_path / "empty.tsv")))).stream.batch(0)
     (tmp_path / "latin.tsv").write_bytes(b"caf\xe9\tb\tc\n")
     with pytest.raises(InputError, match=r"^[^,]*latin.tsv, line 1: not UTF-8"):

@@ -84,7 +84,7 @@ const asleep = (seconds, signal) =>
 /** A server that is busy, or has only just started, is asked a second time when it says. `arrived`, if any, is
  *  told of each ranking before the last. */
 export async function search(query, pipeline, k, signal, arrived = null) {
-  const body = { query, pipeline: pipeline || null, k, trace: true };
+  const body = { query, pipeline: pipeline || null, k, trace: true, texts: false };
   const once = () =>
     arrived && canStream() ? postStages("search", body, signal, arrived) : post("search", body, signal);
   try {
@@ -98,15 +98,22 @@ export async function search(query, pipeline, k, signal, arrived = null) {
 
 export const explain = (query, id, pipeline, signal) => post("explain", { query, id, pipeline }, signal);
 
-const documents = new Map();
+/** A part of a document: {start, length}, and the places of the words of `query` in all of it. */
+export function fetchDocument(id, { start, length, query }, signal) {
+  // not as a path: a browser would take the `..` of an id for the folder above, however it is written
+  const given = new URLSearchParams({ id, start, length });
+  if (query) given.set("query", query);
+  return ask(`documents?${given}`, { signal });
+}
 
-/** A document, asked for once. */
-export function fetchDocument(id) {
-  if (!documents.has(id)) {
-    // not as a path: a browser would take the `..` of an id for the folder above, however it is written
-    const asked = ask(`documents?id=${encodeURIComponent(id)}`);
-    documents.set(id, asked);
-    asked.catch(() => documents.delete(id));
+const titles = new Map();
+
+/** The title of a document, asked for once. */
+export function fetchTitle(id) {
+  if (!titles.has(id)) {
+    const asked = fetchDocument(id, { start: 0, length: 1 }).then((found) => found.title || id);
+    titles.set(id, asked);
+    asked.catch(() => titles.delete(id));
   }
-  return documents.get(id);
+  return titles.get(id);
 }

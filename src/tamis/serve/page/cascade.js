@@ -1,10 +1,18 @@
 // The cascade as a bump chart: a column for every stage, a line for every candidate.
 import { el, score, svg } from "./dom.js";
-import { bend, nearest, places, scale } from "./cascade_shape.js";
+import { bend, fit, nearest, places, scale } from "./cascade_shape.js";
 
 const MARGIN = { top: 34, right: 196, bottom: 12, left: 44 };
 const DENSE = 300; // lines that would run together
 const TICKS = [1, 5, 10, 20, 50, 100, 200, 500, 1000];
+
+/** How wide a text is in the chart, in the bold letters of what is followed. */
+function inBold(box) {
+  const pen = document.createElement("canvas").getContext("2d");
+  const size = 0.75 * parseFloat(getComputedStyle(document.documentElement).fontSize);
+  pen.font = `600 ${size}px ${getComputedStyle(box).fontFamily}`;
+  return (text) => pen.measureText(text).width;
+}
 
 export class Cascade {
   /** `actions`: follow(id), open(id); `titles`: what is known of id -> title. */
@@ -36,6 +44,7 @@ export class Cascade {
     const columns = [...stages.map((stage) => stage.stage), ...coming];
     const shown = Math.min(results.length, 20);
     this.width = this.box.clientWidth;
+    this.measure = inBold(this.box);
     this.lines = places(stages.map((stage) => stage.ranking ?? []));
     const deepest = Math.max(1, ...stages.map((stage) => stage.ranking?.length ?? 0));
     const inner = this.width - MARGIN.left - Math.min(MARGIN.right, this.width * 0.42);
@@ -75,6 +84,7 @@ export class Cascade {
         String(rank),
       ),
     );
+    const apart = this.x.length > 1 ? this.x[1] - this.x[0] - 8 : Infinity;
     const heads = columns.flatMap((name, at) => [
       svg("line", {
         class: "column",
@@ -83,23 +93,27 @@ export class Cascade {
         y1: MARGIN.top,
         y2: this.y(deepest) + 6,
       }),
-      svg("text", { class: "head", x: this.x[at], y: 16, "text-anchor": "middle" }, name),
+      svg(
+        "text",
+        { class: "head", "data-term": name, x: this.x[at], y: 16, "text-anchor": "middle" },
+        fit(name, apart, this.measure),
+      ),
     ]);
     return [...ticks, ...heads].map((node) => (node.setAttribute("aria-hidden", "true"), node));
   }
 
   labels(shown) {
     const last = this.x.length - 1;
-    const room = Math.floor((this.width - this.x[last] - 34) / 6.3);
+    const room = this.width - this.x[last] - 34;
     return this.answer.results.slice(0, shown).map((result) => {
       const title = result.title || result.id;
-      const text = title.length > room ? `${title.slice(0, room - 1).trimEnd()}…` : title;
+      const text = fit(title, room, this.measure);
       const y = this.y(result.rank) + 4;
       return svg(
         "g",
         { class: "label", "data-label": result.id, "aria-hidden": "true" },
         svg("text", { class: "place", x: this.x[last] + 24, y, "text-anchor": "end" }, String(result.rank)),
-        svg("text", { x: this.x[last] + 32, y }, text),
+        svg("text", { x: this.x[last] + 32, y }, text, svg("title", {}, title)),
       );
     });
   }

@@ -49,6 +49,20 @@ export function risen(part) {
   return low * low * (3 - 2 * low);
 }
 
+/** A text that is no wider than `room`, with an ellipsis where it is cut; `width` measures one. */
+export function fit(text, room, width) {
+  if (width(text) <= room) return text;
+  const characters = [...text.slice(0, 200)]; // an emoji is one, of two units
+  const cut = (count) => `${characters.slice(0, count).join("").trimEnd()}…`;
+  let [low, high] = [0, characters.length];
+  while (low < high) {
+    const middle = Math.ceil((low + high) / 2);
+    if (width(cut(middle)) <= room) low = middle;
+    else high = middle - 1;
+  }
+  return cut(low);
+}
+
 const REACH = 14; // pixels within which a line can be pointed at
 
 /** The id of the line nearest to a point, or "". */

@@ -1,8 +1,8 @@
 // Two pipelines side by side: two lists, and lines between the places of one document.
-import { el, milliseconds, svg } from "./dom.js";
+import { card, snippetNode } from "./card.js";
 import { bend } from "./cascade_shape.js";
+import { el, milliseconds, svg } from "./dom.js";
 import * as latency from "./latency.js";
-import { extractNode, titleNodes } from "./results.js";
 
 const finalRank = (answer, id) => answer.stages.at(-1)?.ranking?.find((each) => each.id === id)?.rank ?? null;
 
@@ -14,31 +14,13 @@ function change(rank, there, name) {
 
 function row(result, other, otherName, actions) {
   const [sign, words] = change(result.rank, finalRank(other, result.id), otherName);
-  return el(
-    "li",
-    {
-      class: "card compact",
-      "data-id": result.id,
-      mouseenter: () => actions.hover(result.id),
-      mouseleave: () => actions.hover(""),
-    },
-    el("span", { class: "rank", "aria-hidden": "true" }, String(result.rank)),
-    el(
-      "div",
-      { class: "body" },
-      el(
-        "h3",
-        {},
-        el(
-          "button",
-          { type: "button", class: "open", click: () => actions.open(result.id) },
-          ...titleNodes(result),
-        ),
-        el("span", { class: "change" }, words, el("span", { class: "sign", "aria-hidden": "true" }, sign)),
-      ),
-      extractNode(result, 110),
-    ),
+  const beside = el(
+    "span",
+    { class: "change" },
+    words,
+    el("span", { class: "sign", "aria-hidden": "true" }, sign),
   );
+  return card(result, actions, { compact: true, beside, lines: snippetNode(result, 110) });
 }
 
 function side(name, answer, other, otherName, most, actions) {

@@ -1,6 +1,7 @@
 // The controls of one pipeline. Its expression is the truth; sliders and choices only rewrite it.
 import { el, settled, whole } from "./dom.js";
 import { option, parse, print, withOption } from "./pipeline.js";
+import { term } from "./terms.js";
 
 const STEPS = [2, 3, 5, 10, 15, 20, 30, 50, 75, 100, 150, 200, 300, 500, 750, 1000];
 const SEARCHES = ["bm25", "ql", "tfidf"];
@@ -9,6 +10,14 @@ const LATER = 10;
 
 /** The models that a stage may be given. */
 const modelsFor = (name, models) => Object.keys(models).filter((model) => models[model] === name);
+
+/** What a name in a list of choices is: its words cannot be pointed at. */
+function help(name) {
+  const sign = term(name, "?", "button");
+  sign.classList.add("help");
+  sign.setAttribute("aria-label", `What ${name} is`);
+  return sign;
+}
 
 /** A folder by its last part. */
 const shortName = (model) => model.split("/").findLast(Boolean) ?? model;
@@ -81,12 +90,18 @@ export class Controls {
       ? this.choice("Find candidates with", SEARCHES, stage.name, (name) =>
           this.rewrite(print(this.stages.with(0, { name, inside: [], keep: this.stages[0].keep }))),
         )
-      : el("span", { class: "name" }, stage.name);
+      : el("span", { class: "name" }, term(stage.name, stage.name, "button"));
     const last = at === this.stages.length - 1;
     return el(
       "div",
       { class: "stage", role: "group", "aria-label": `${this.label}: stage ${at + 1}, ${stage.name}` },
-      el("div", { class: "row" }, head, at ? this.removal(stage, at) : null),
+      el(
+        "div",
+        { class: "row" },
+        head,
+        searches ? help(stage.name) : null,
+        at ? this.removal(stage, at) : null,
+      ),
       this.models(stage, at),
       this.others(stage),
       stage.name === "duo"
@@ -109,8 +124,7 @@ export class Controls {
     const models = modelsFor(stage.name, this.info.models);
     const chosen = option(stage, "model") ?? stage.name;
     if (!models.includes(chosen)) models.push(chosen);
-    if (models.length === 1)
-      return el("div", { class: "row" }, el("span", { class: "what" }, "model"), shortName(chosen));
+    if (models.length === 1) return this.labelled("model", el("span", {}, shortName(chosen)));
     const pick = (model) =>
       this.set(at, withOption(this.stages[at], "model", model === stage.name ? null : model));
     const words = (model) =>
@@ -125,7 +139,7 @@ export class Controls {
   }
 
   labelled(text, control) {
-    return el("label", { class: "row" }, el("span", { class: "what" }, text), control);
+    return el("div", { class: "row" }, el("span", { class: "what" }, term(text, text, "button")), control);
   }
 
   choice(name, values, chosen, pick, words = String) {
@@ -161,7 +175,13 @@ export class Controls {
         this.set(at, { ...this.stages[at], keep });
       },
     });
-    return el("label", { class: "row" }, el("span", { class: "what" }, `k${at}`), slider, output);
+    return el(
+      "div",
+      { class: "row" },
+      el("span", { class: "what" }, term(`k${at}`, `k${at}`, "button")),
+      slider,
+      output,
+    );
   }
 
   removal(stage, at) {

@@ -13,6 +13,7 @@ import { parse, print } from "./pipeline.js";
 import * as results from "./results.js";
 import * as stages from "./stages.js";
 import { address, asksOther, read } from "./state.js";
+import * as terms from "./terms.js";
 
 const WIDE = matchMedia("(min-width: 60rem)");
 let state = read();
@@ -23,12 +24,15 @@ let controls = {};
 
 const actions = {
   open: (id) => go({ open: id }),
-  follow: (id) => go({ doc: id === state.doc ? "" : id }),
+  follow: (id) => {
+    go({ doc: id === state.doc ? "" : id });
+    if (state.doc) showChart();
+  },
   hover: (id) => point(id),
   redrawn: () => showFollowed(),
   title: (id) =>
-    api.fetchDocument(id).then(
-      (found) => cascade.named(id, found.title || id),
+    api.fetchTitle(id).then(
+      (title) => cascade.named(id, title),
       () => undefined,
     ),
 };
@@ -39,13 +43,24 @@ const compare = new Compare(byId("double"), actions);
 function go(changes) {
   const next = { ...state, ...changes };
   if (address(next) === address(state)) return;
-  history.pushState(null, "", address(next));
+  history.pushState({ opened: next.open !== "" && !state.open }, "", address(next));
   become(next);
+}
+
+/** The step that opened the document is taken back, so that "back" does not open it again. */
+function closeDocument() {
+  if (!state.open) return;
+  const next = { ...state, open: "" };
+  const { opened } = history.state ?? {};
+  become(next);
+  if (opened) history.back();
+  else history.replaceState(null, "", address(next));
 }
 
 function become(next) {
   const before = state;
   state = next;
+  if (before.q !== next.q) byId("query").value = next.q;
   showControls();
   if (asksOther(before, next)) search();
   else showFollowed();
@@ -66,7 +81,6 @@ function showCounts() {
 
 function showControls() {
   showCounts();
-  if (document.activeElement !== byId("query")) byId("query").value = state.q;
   byId("compare-toggle").setAttribute("aria-pressed", String(Boolean(state.b)));
   byId("controls-b").hidden = !state.b;
   document.body.classList.toggle("comparing", Boolean(state.b));
@@ -131,6 +145,8 @@ function showEmpty() {
     "each later stage reads fewer of them, with more care.";
   const example = (text) => el("li", {}, el("button", { type: "button", click: () => ask(text) }, text));
   byId("examples").replaceChildren(...(info.examples ?? []).map(example));
+  byId("examples-title").hidden = !info.examples?.length;
+  if (document.activeElement === document.body) byId("query").focus();
 }
 
 function ask(text) {
@@ -156,8 +172,8 @@ function showAnswers(moving = false) {
   for (const id of ["single", "double"]) byId(id).setAttribute("aria-busy", "false");
   if (!found) {
     if (awaited(a)) return;
-    const words = "No document holds a word of this query. Try other words, or fewer.";
-    byId("notices").replaceChildren(el("p", { class: "notice" }, words));
+    const words = a.note ?? "no document holds a word of this query: try other words, or fewer";
+    byId("notices").replaceChildren(el("p", { class: "notice" }, sentence(words)));
     return;
   }
   if (b) compare.render(a, b);
@@ -167,7 +183,11 @@ function showAnswers(moving = false) {
   }
   showFollowed(!moving);
   if (!awaited(a)) showOpen();
+  terms.tidy();
 }
+
+/** What the server says is for the command line too, where it begins small and has no full stop. */
+const sentence = (words) => `${words[0].toUpperCase()}${words.slice(1)}.`;
 
 function showSingle(answer, moving) {
   if (!awaited(answer)) {
@@ -202,7 +222,11 @@ function offer(answer) {
   const other = cut ? byPassages(pipelineA()) : "";
   if (!other) return [];
   const change = () => go({ a: other });
-  return [`${whole(cut)} cut to fit. `, el("button", { type: "button", click: change }, "Rank by passages")];
+  return [
+    terms.term("cut", `${whole(cut)} cut to fit`),
+    ". ",
+    el("button", { type: "button", click: change }, "Rank by passages"),
+  ];
 }
 
 function status(a, b) {
@@ -254,6 +278,14 @@ function showFollowed(scroll = true) {
     card.scrollIntoView({ block: "nearest" });
 }
 
+/** Where the chart is folded up above the results. */
+function showChart() {
+  if (WIDE.matches) return;
+  const box = byId("cascade-box");
+  box.open = true;
+  requestAnimationFrame(() => box.scrollIntoView({ block: "start" }));
+}
+
 /** The document under the pointer or with the focus. Where the chart stands above the results it stays out of
  *  this: its words would push the results away from under the finger. */
 function point(id) {
@@ -267,7 +299,7 @@ function showOpen() {
   const holds = (answer) => answer?.results.some((result) => result.id === state.open);
   // a link to an open document: its words are marked once the search is there
   if (state.q && !answers) return;
-  reader.show(state.open, holds(answers?.b) && !holds(answers?.a) ? answers.b : answers?.a);
+  reader.show(state.open, holds(answers?.b) && !holds(answers?.a) ? answers.b : answers?.a, state.q);
 }
 
 /** The other side of a comparison, to begin with: what the later stages are worth. */
@@ -307,6 +339,7 @@ async function start() {
     a: new Controls(byId("controls-a"), "Pipeline A", info, (text) => go({ a: same(text) })),
     b: new Controls(byId("controls-b"), "Pipeline B", info, (text) => go({ b: text })),
   };
+  byId("query").value ||= state.q;
   showControls();
   search();
   showOpen();
@@ -315,16 +348,18 @@ async function start() {
 byId("search").addEventListener("submit", (event) => {
   event.preventDefault();
   const q = byId("query").value.trim();
-  if (q === state.q && info) search();
+  if (!info) return;
+  if (q === state.q) search();
   else go({ q, doc: "", open: "" });
 });
 byId("compare-toggle").addEventListener("click", () => info && go({ b: state.b ? "" : firstOther() }));
 byId("count").addEventListener("change", () => go({ k: Number(byId("count").value) }));
 byId("theme").addEventListener("click", toggleTheme);
-byId("document-close").addEventListener("click", () => go({ open: "" }));
-byId("document").addEventListener("close", () => go({ open: "" }));
+byId("document-close").addEventListener("click", closeDocument);
+byId("document").addEventListener("close", closeDocument);
 addEventListener("popstate", () => info && become(read()));
 listen({ point, unfollow: () => go({ doc: "" }) });
+terms.listen();
 for (const id of ["pipelines", "cascade-box"]) byId(id).open = WIDE.matches;
 WIDE.addEventListener("change", () => (byId("cascade-box").open = byId("pipelines").open = WIDE.matches));
 showTheme();

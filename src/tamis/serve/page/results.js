@@ -1,10 +1,7 @@
 // The list of results: one card a document.
+import { card, snippetNode, sourceNode, titleOf } from "./card.js";
 import { el, score } from "./dom.js";
-import { bestOf, extract, marked, marks } from "./text.js";
-
-const WIDTH = 320; // characters of a document on its card
-
-export const titleOf = (document) => document.title || document.id;
+import { term } from "./terms.js";
 
 /** Where a document stood: [{stage, rank}], with a rank of null from where it was no longer kept. */
 export const trail = (stages, id) =>
@@ -17,34 +14,20 @@ export const trail = (stages, id) =>
 export function trailNode(stages, id) {
   const steps = trail(stages, id).flatMap(({ stage, rank }, at) => [
     at ? el("span", { class: "arrow", "aria-hidden": "true" }, "→") : null,
-    el("span", { class: "step" }, `${stage} `, el("b", {}, rank === null ? "–" : String(rank))),
+    el("span", { class: "step" }, term(stage), " ", el("b", {}, rank === null ? "–" : String(rank))),
   ]);
   return el("span", { class: "trail" }, ...steps);
 }
 
-/** The title, or else the id, with the words of the query marked. */
-export function titleNodes(result) {
-  const title = titleOf(result);
-  return marked(title, marks(title, result.title ? result.title_highlights : []));
+/** How much of a text that was cut to fit the last model has read. */
+function readNode({ read, characters }) {
+  if (!read || read.characters >= characters) return null;
+  const part = Math.max(1, Math.floor((100 * read.characters) / characters));
+  return term("cut", `first ${part}% read`);
 }
 
-export function extractNode(result, width = WIDTH) {
-  const best = bestOf(result.evidence);
-  const flags = marks(result.text, result.highlights, best ? [best] : []);
-  const [start, end] = extract(result.text, flags, width);
-  const before = start > 0 ? "… " : null;
-  const after = end < result.text.length || result.cut ? " …" : null;
-  return el("p", { class: "text" }, before, ...marked(result.text, flags, start, end), after);
-}
-
-function card(result, stages, actions) {
-  const best = bestOf(result.evidence);
-  const open = el(
-    "button",
-    { type: "button", class: "open", click: () => actions.open(result.id) },
-    ...titleNodes(result),
-  );
-  const follow = el(
+function follow(result, actions) {
+  return el(
     "button",
     {
       type: "button",
@@ -55,40 +38,22 @@ function card(result, stages, actions) {
     },
     "Follow",
   );
-  return el(
-    "li",
-    {
-      class: "card",
-      "data-id": result.id,
-      mouseenter: () => actions.hover(result.id),
-      mouseleave: () => actions.hover(""),
-    },
-    el("span", { class: "rank", "aria-hidden": "true" }, String(result.rank)),
-    el(
-      "div",
-      { class: "body" },
-      el("h3", {}, open),
-      extractNode(result),
-      best
-        ? el(
-            "p",
-            { class: "note" },
-            el("span", { class: "evidence best" }, "best passage"),
-            ` ${score(best.score)}`,
-          )
-        : null,
-      el(
-        "p",
-        { class: "facts" },
-        stages.length > 1 ? trailNode(stages, result.id) : null,
-        el("span", {}, `score ${score(result.score)}`),
-        el("span", { class: "id" }, result.id),
-        stages.length > 1 ? follow : null,
-      ),
-    ),
+}
+
+function row(result, stages, actions) {
+  const several = stages.length > 1;
+  const facts = el(
+    "p",
+    { class: "facts" },
+    several ? trailNode(stages, result.id) : null,
+    el("span", {}, term("score"), ` ${score(result.score)}`),
+    readNode(result),
+    el("span", { class: "id" }, result.id),
+    several ? follow(result, actions) : null,
   );
+  return card(result, actions, { lines: snippetNode(result), children: [sourceNode(result), facts] });
 }
 
 export function render(list, answer, actions) {
-  list.replaceChildren(...answer.results.map((result) => card(result, answer.stages, actions)));
+  list.replaceChildren(...answer.results.map((result) => row(result, answer.stages, actions)));
 }

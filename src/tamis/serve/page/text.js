@@ -4,6 +4,7 @@ import { el } from "./dom.js";
 const FOUND = 1;
 const EVIDENCE = 2;
 const BEST = 4;
+const START = 8; // the first character of a word of the query
 
 /** For every character as Python counts them, where it begins as JavaScript does (an emoji takes two). */
 function places(text) {
@@ -17,16 +18,27 @@ function places(text) {
   return (place) => starts[place] ?? text.length;
 }
 
-/** One byte a character: whether it is of a word of the query, of the evidence, of its best passage. */
-export function marks(text, highlights, evidence) {
+/** The ranges that reach into start..end, as places from there on. */
+export const within = (ranges, start, end) =>
+  ranges
+    .filter((range) => range[0] < end && range[1] > start)
+    .map(([from, to, ...rest]) => [from - start, to - start, ...rest]);
+
+/** One byte a character: whether it is of a word of the query, of the evidence, of its best passage (unless
+ *  that is elsewhere). Ranges may begin before the text and end behind it. */
+export function marks(text, highlights, evidence, hasBest = true) {
   const flags = new Uint8Array(text.length);
   const place = places(text);
   const set = (start, end, flag) => {
-    for (let at = place(start); at < place(end); at++) flags[at] |= flag;
+    const last = place(end);
+    for (let at = place(Math.max(0, start)); at < last; at++) flags[at] |= flag;
   };
-  const best = bestOf(evidence);
+  const best = hasBest ? bestOf(evidence) : null;
   for (const each of evidence ?? []) set(each.start, each.end, each === best ? EVIDENCE | BEST : EVIDENCE);
-  for (const [start, end] of highlights ?? []) set(start, end, FOUND);
+  for (const [start, end] of highlights ?? []) {
+    set(start, end, FOUND);
+    if (start >= 0 && end > start) flags[place(start)] |= START;
+  }
   return flags;
 }
 
@@ -34,16 +46,18 @@ export function marks(text, highlights, evidence) {
 export const bestOf = (evidence) =>
   (evidence ?? []).reduce((best, each) => (best && best.score >= each.score ? best : each), undefined);
 
-/** Characters start..end of a text as nodes: words of the query in <mark>, evidence in a <span>. */
-export function marked(text, flags, start = 0, end = text.length) {
+/** Characters start..end of a text as nodes: words of the query in <mark>, evidence in a <span>. Words are
+ *  numbered from `number` on, if it is given. */
+export function marked(text, flags, start = 0, end = text.length, number = null) {
   const nodes = [];
   for (let from = start; from < end;) {
     let to = from + 1;
-    while (to < end && flags[to] === flags[from]) to++;
+    while (to < end && flags[to] === (flags[from] & ~START)) to++;
     const piece = text.slice(from, to);
     const flag = flags[from];
     const kind = flag & BEST ? "evidence best" : flag & EVIDENCE ? "evidence" : null;
-    if (flag & FOUND) nodes.push(el("mark", { class: kind }, piece));
+    const match = flag & START && number !== null ? number++ : null;
+    if (flag & FOUND) nodes.push(el("mark", { class: kind, "data-match": match }, piece));
     else nodes.push(kind ? el("span", { class: kind }, piece) : piece);
     from = to;
   }

@@ -1,0 +1,171 @@
+"""The files of a folder: which are read, and which are left out and why."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from tamis.base.errors import InputError
+from tamis.formats.kinds import EXTRAS, RECORDS, SUFFIXES, CorpusFormat, format_in_folder, kind_of, suffix_of
+from tamis.formats.lines import SkipReport
+from tamis.storage.files import COMPRESSED_SUFFIXES
+
+# What makes a BEIR folder, and what belongs to it: the queries, and a folder or files of judgments.
+BEIR_CORPUS = "corpus.jsonl"
+_OF_BEIR = (BEIR_CORPUS, "queries.jsonl", "qrels")
+
+#: Why a file is left out: its kind is not known, or not the one that is asked for; it is a pipe or a device;
+#: it lies beside BEIR's corpus; it is hidden, a hidden folder or a link to a folder; an extra is missing.
+Why = Literal["unknown", "other", "special", "beir", "hidden", "extra"]
+
+
+class LeftFile(NamedTuple):
+    """A file, or a folder, that is not read."""
+
+    path: Path
+    kind: str  # of file: its suffix, as in `kinds.kind_of`
+    why: Why
+
+
+class Entry(NamedTuple):
+    """A file that is read, and how."""
+
+    path: Path
+    format: CorpusFormat
+
+
+@dataclass(slots=True)
+class LeftOut:
+    """What a corpus's folders hold that is not read, for a reader that is given one of these.
+
+    `bad` counts the files that could not be read; a file of a folder that is one document never stops a
+    reader that has a `LeftOut`.
+
+    >>> left = LeftOut([LeftFile(Path(name), ".png", "unknown") for name in ("a.png", "b.png")])
+    >>> left.counts("unknown")
+    {'.png': 2}
+    """
+
+    files: list[LeftFile] = field(default_factory=list)
+    bad: SkipReport = field(default_factory=SkipReport)
+
+    def counts(self, *why: Why) -> dict[str, int]:
+        """How many files of each kind are left out for these reasons, most first."""
+        return dict(Counter(file.kind for file in self.files if file.why in why).most_common())
+
+    def first(self, *why: Why) -> Path | None:
+        return next((file.path for file in self.files if file.why in why), None)
+
+
+def list_folder(folder: Path, wanted: CorpusFormat | None) -> tuple[list[Entry], list[LeftFile]]:
+    """The files of a folder that are read, in the order of their paths, and the others.
+
+    >>> folder = getfixture("tmp_path")
+    >>> for name in ("a.txt", "b.md", "c.png", ".hidden"):
+    ...     (folder / name).touch()
+    >>> read, left = list_folder(folder, None)
+    >>> [entry.format for entry in read], [file.path.name for file in left]
+    (['text', 'markdown'], ['.hidden', 'c.png'])
+    """
+    left: list[LeftFile] = []
+    files = list(_visible_files(folder, left))
+    if (corpus := beir_corpus(folder, wanted)) is not None:
+        left += [LeftFile(path, kind_of(path), "beir") for path in files if path != corpus]
+        return [Entry(corpus, "jsonl")], _ordered(left)
+    found = [Entry(path, format) for path in files if (format := format_in_folder(path, wanted)) is not None]
+    if wanted not in (None, "files", "office") and not any(not is_special(entry.path) for entry in found):
+        found = [Entry(path, wanted) for path in files]  # TREC's disks have no suffixes
+    read: list[Entry] = []
+    missing = {format for format, extra in EXTRAS.items() if extra.is_missing()}
+    for entry in found:
+        if is_special(entry.path):
+            left.append(LeftFile(entry.path, kind_of(entry.path), "special"))
+        elif entry.format in missing:
+            left.append(LeftFile(entry.path, kind_of(entry.path), "extra"))
+        else:
+            read.append(entry)
+    others = sorted(set(files) - {entry.path for entry in found})
+    for path in others:
+        known = wanted is not None and format_in_folder(path, None) is not None
+        why: Why = "special" if is_special(path) else "other" if known else "unknown"
+        left.append(LeftFile(path, kind_of(path), why))
+    return read, _ordered(left)
+
+
+def _ordered(files: list[LeftFile]) -> list[LeftFile]:
+    return sorted(files, key=lambda file: file.path.as_posix())
+
+
+def both_kinds(entries: list[Entry]) -> list[Path]:
+    """One file of each format where a folder has both files of records and files that are documents: which of
+    them are the corpus is for the user to say."""
+    formats = {entry.format: entry.path for entry in reversed(entries)}
+    records = [path for format, path in formats.items() if format in RECORDS]
+    files = [path for format, path in formats.items() if format not in RECORDS]
+    return sorted(records + files) if records and files else []
+
+
+def is_special(path: Path) -> bool:
+    """Whether a file in a folder is a pipe, a socket or a device and not a regular file.
+
+    >>> is_special(Path("/dev/null")), is_special(Path("no such file"))
+    (True, False)
+    """
+    try:
+        return not stat.S_ISREG(path.stat().st_mode)
+    except OSError:  # which reading it explains
+        return False
+
+
+def is_beir(folder: Path, format: CorpusFormat | None = None) -> bool:
+    """Whether a folder is read as BEIR's, that is whether its `corpus.jsonl` alone is.
+
+    >>> folder = getfixture("tmp_path")
+    >>> (folder / "corpus.jsonl.gz").touch()
+    >>> is_beir(folder), is_beir(folder, "tsv")
+    (True, False)
+    """
+    return beir_corpus(folder, format) is not None
+
+
+def beir_corpus(folder: Path, format: CorpusFormat | None) -> Path | None:
+    """The one file that is read of a BEIR folder; None if it is no such folder."""
+    if format not in (None, "jsonl"):
+        return None
+    names = (BEIR_CORPUS + suffix for suffix in ("", *COMPRESSED_SUFFIXES))
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def could_be_corpus(path: Path, folder: Path, format: CorpusFormat | None) -> bool:
+    """Whether a file beside BEIR's corpus looks like more documents, and not like BEIR's own files."""
+    if path.relative_to(folder).parts[0].startswith(_OF_BEIR):
+        return False
+    own = SUFFIXES.get(suffix_of(path))
+    return own in (*RECORDS, "text", "markdown") if format is None else own == format
+
+
+def _visible_files(folder: Path, left: list[LeftFile]) -> Iterator[Path]:
+    def refuse(error: OSError) -> None:  # otherwise os.walk skips it silently, with all its documents
+        remedy = "check that you may read it"
+        raise InputError(
+            f"cannot be opened ({error.strerror})", remedy=remedy, path=error.filename
+        ) from error
+
+    found = []
+    for parent, folders, names in os.walk(folder, onerror=refuse):
+        for name in list(folders):
+            path = Path(parent, name)
+            if name.startswith("."):
+                left.append(LeftFile(path, "hidden folder", "hidden"))
+                folders.remove(name)
+            elif path.is_symlink():
+                left.append(LeftFile(path, "linked folder", "hidden"))
+        hidden = [name for name in names if name.startswith(".")]
+        left += [LeftFile(Path(parent, name), "hidden file", "hidden") for name in hidden]
+        found += [Path(parent, name) for name in names if not name.startswith(".")]
+    return iter(sorted(found, key=lambda path: path.as_posix()))

@@ -1,0 +1,136 @@
+"""Manual pages: their text without roff's requests, near enough to search and to read."""
+
+from __future__ import annotations
+
+import re
+
+from tamis.base.errors import InputError
+from tamis.formats.pages import Page, Parts, page
+
+#: How such a file is called: `ls.1`, `open.3p`, `perlfunc.1perl`.
+NAME = re.compile(r"\.(?:[1-9n][a-z]*|man)$")
+
+_BEGINS = re.compile(rb"\s*(?:'\\\"|\.\\\"|\.TH\b|\.Dd\b|\.so\b|\.SH\b|\.Sh\b|\.de\b|\.nr\b|\.if\b|\.ds\b)")
+_REQUEST = re.compile(r"[.'][ \t]*([A-Za-z0-9]{1,2}|[A-Za-z][\w]*)?[ \t]*(.*)")
+_ARGUMENT = re.compile(r'"((?:[^"]|"")*)"?|(\S+)')
+_SPECIAL = {
+    "-": "-", "e": "\\", "\\": "\\", " ": " ", "~": " ", "0": " ", "'": "'", "`": "`", "&": "", "|": "",
+    "^": "", "c": "", "%": "", ":": "", "/": "", ",": "", "!": "", "d": "", "u": "", "t": "\t", "p": "",
+}  # fmt: skip
+_NAMED = {
+    "em": "—", "en": "–", "bu": "•", "lq": "“", "rq": "”", "oq": "‘", "cq": "’", "aq": "'", "dq": '"',
+    "co": "©", "rg": "®", "tm": "™", "ti": "~", "ha": "^", "rs": "\\", "->": "→", "<-": "←", ">=": "≥",
+    "<=": "≤", "!=": "≠", "mu": "×", "+-": "±", "hy": "-", "ga": "`", "ul": "_", "at": "@", "sh": "#",
+    "de": "°", "ss": "ß", ":a": "ä", ":o": "ö", ":u": "ü", "'e": "é", "`e": "è", "'a": "á", "R": "®",
+    "lB": "[", "rB": "]", "lC": "{", "rC": "}", "la": "⟨", "ra": "⟩", "or": "|", "ba": "|", "Tm": "™",
+}  # fmt: skip
+_ESCAPE = re.compile(
+    r"\\(?:"
+    r"[fFgkmMnY*](?:\(..|\[[^\]\n]*\]|[+-]?.)"  # fonts, registers, strings
+    r"|s(?:[+-]?\d|[+-]?\(\d\d|\[[^\]\n]*\]|'[^'\n]*')"  # sizes
+    r"|[ABCDHLNRSVXZbhlovwx]'[^'\n]*'"  # with an argument in quotes
+    r"|z"
+    r"|\((..)|\[([^\]\n]*)\]|(.)|$)"
+)
+# roff's own requests are in lower case and set no text, but for these
+_NO_TEXT = frozenset(("TP", "HP", "Os", "PD", "RS", "RE", "UE"))
+_BREAK_NAMES = "SH SS Sh Ss PP P LP TP IP HP TQ Pp It RS RE Bl El Bd Ed EX EE SY YS"
+_BREAKS = frozenset(_BREAK_NAMES.split())
+_BESIDE = frozenset(("BR", "BI", "IB", "IR", "RB", "RI"))  # their arguments stand side by side
+_MDOC_NAMES = """
+    Ad An Ap Ar Bx Cd Cm Dl Dq Dv Em Er Ev Fa Fl Fn Ft Fx Ic In Li Lk Ms Mt Nm Nd Ns Nx No Op Ox Pa Pf Pq Ql
+    Qq Sc So Sq St Sx Sy Tn Ux Va Vt Xr Xo Xc Oo Oc Bro Brc Po Pc Qo Qc Do Dc Aq Ao Ac Bq Bo Bc Eo Ec Sm Bk
+    Ek Ta
+"""
+_MDOC = frozenset(_MDOC_NAMES.split())
+
+
+def looks_like_roff(start: bytes) -> bool:
+    r"""Whether a file whose name ends as a manual page's does is one: `libc.so.6` is not.
+
+    >>> looks_like_roff(b".TH LS 1\n"), looks_like_roff(b"\x7fELF")
+    (True, False)
+    """
+    return bool(_BEGINS.match(start)) or b"\n.TH " in start or b"\n.Dd " in start
+
+
+def read_man(text: str) -> Page:
+    r"""The title is the line below NAME, such as "ls - list directory contents".
+
+    >>> read_man('.TH LS 1\n.SH NAME\nls \\- list files\n.SH OPTIONS\n.TP\n.B \\-a\nall of \\fIthem\\fP\n')
+    Page(title='ls - list files', text='NAME\nls - list files\n\nOPTIONS\n\n-a\nall of them', url='')
+    """
+    parts = Parts()
+    is_mdoc = bool(re.search(r"^\.Dd\b", text[: 1 << 16], re.MULTILINE))
+    until = ""  # the line that ends what is being left out
+    name, section = "", ""
+    for line in text.split("\n"):
+        if until:
+            until = "" if line.startswith(until) or (until == "T." and line.rstrip().endswith(".")) else until
+            continue
+        if not line.startswith((".", "'")):
+            parts.add(unescaped(line) + "\n")
+            continue
+        found = _REQUEST.match(line)
+        request, rest = (found[1] or "", found[2]) if found else ("", "")
+        if request == "so" and not parts.text().strip():
+            raise InputError(f"a reference to another page ({rest.strip()[:100]})", remedy="index that one")
+        if request in ("de", "ig", "am", "de1"):
+            until = ".."
+        elif request == "TS":
+            until = "T."  # the format of a table; its rows follow
+        elif request in ("TH", "Dt", "Dd"):
+            if request != "Dd":
+                name, section = ([*_arguments(rest), "", ""])[:2]
+        elif request in _BREAKS or request[:1].isupper():
+            apart = "\n" if request in _BREAKS else ""
+            parts.add(apart + _words(request, rest, is_mdoc) + "\n")
+    told = page("", parts.text())
+    return page(_title(told.text) or (f"{name.lower()}({section})" if name else ""), told.text)
+
+
+def _words(request: str, rest: str, is_mdoc: bool) -> str:
+    if request in _NO_TEXT:
+        return ""
+    arguments = _arguments(rest)[: 1 if request == "IP" else None]
+    if is_mdoc:
+        arguments = [request, *arguments] if request in ("Fl", "Nd") else arguments
+        signs = {"Fl": "-", "Nd": "-"}
+        arguments = [signs.get(each, each) for each in arguments if each not in _MDOC or each in signs]
+        return " ".join(arguments).replace("- ", "-" if request != "Nd" else "- ")
+    return ("" if request in _BESIDE else " ").join(arguments)
+
+
+def _arguments(rest: str) -> list[str]:
+    rest = rest.split('\\"', 1)[0]
+    return [unescaped((quoted or plain).replace('""', '"')) for quoted, plain in _ARGUMENT.findall(rest)]
+
+
+def _title(text: str) -> str:
+    """The line below the heading NAME."""
+    head, _, below = text[: 1 << 12].partition("\n")
+    if head.strip().upper() not in ("NAME", "BEZEICHNUNG", "NOM", "NOMBRE", "NOME", "ИМЯ", "名前", "名称"):
+        return ""
+    return " ".join(below.strip().split("\n\n", 1)[0].split())[:200]
+
+
+def unescaped(text: str) -> str:
+    r"""A line without roff's escapes.
+
+    >>> unescaped(r"\fBls\fR [\-a] \(em lists \[lq]files\[rq]\&.")
+    'ls [-a] — lists “files”.'
+    """
+    return _ESCAPE.sub(_replaced, text) if "\\" in text else text
+
+
+def _replaced(found: re.Match[str]) -> str:
+    special, named, single = found[1], found[2], found[3]
+    if single is not None:
+        return _SPECIAL.get(single, single if single != '"' else "")
+    name = special or named
+    if name is None:
+        return ""
+    if name.startswith("u") and (code := re.fullmatch(r"u([0-9A-Fa-f]{4,6})", name)):
+        number = int(code[1], 16)
+        return chr(number) if number < 0x110000 else "\ufffd"
+    return _NAMED.get(name, "")

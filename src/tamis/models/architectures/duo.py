@@ -1,0 +1,44 @@
+"""duoBERT: two texts are read together, is the first better than the second? (Nogueira et al. 2019)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tamis.base.arrays import Array
+from tamis.base.errors import InputError
+from tamis.models import templates
+from tamis.models.architecture import Architecture, Reading
+from tamis.models.templates import Inputs, Tokenised, Truncation
+
+
+class Duo(Architecture):
+    """A pairwise model; it has a third segment, for the second text."""
+
+    name, query_limit, reads = "duo", 62, ("mono",)
+
+    def check_recipe(self, recipe: Any) -> None:
+        if recipe.examples.kind not in ("duo", "teacher_pairs", "duo_lists"):
+            raise InputError(
+                f"a duo learns from pairs, and the examples are {recipe.examples.kind}",
+                remedy='use kind = "duo", "teacher_pairs" or "duo_lists"',
+            )
+
+    def dev_options(self) -> dict[str, Any]:
+        return {"k": 20}  # 380 inferences a query
+
+    def inputs(
+        self, queries: Tokenised, texts: Tokenised, members: Array, query_of: Array, reading: Reading
+    ) -> tuple[Inputs, Truncation]:
+        return templates.duo(
+            queries,
+            texts,
+            members,
+            reading.special,
+            query_of=query_of,
+            query_limit=reading.query_limit,
+            total_limit=reading.total,
+            segment_types=reading.config.segments,
+        )
+
+    def room(self, query_tokens: int, reading: Reading) -> int:
+        return templates.duo_room(reading.special, query_limit=reading.query_limit, total_limit=reading.total)

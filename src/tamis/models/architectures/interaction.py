@@ -1,0 +1,66 @@
+"""KNRM, PACRR and DRMM as they were before BERT: on embeddings without context.
+
+Such a model has no encoder: its checkpoint is a table of words of the family `static` (see
+`tamis.models.config`), from a file of vectors (`tamis.models.static`) or taken from any checkpoint.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from tamis.models.architectures.documents import DocumentArchitecture
+from tamis.models.documents import ChunkSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from tamis.models.checkpoint import Checkpoint
+    from tamis.models.config import EncoderConfig
+    from tamis.models.document_network import DocumentNetwork
+
+Kind = Literal["knrm", "pacrr", "drmm"]
+
+
+class InteractionSettings(ChunkSettings):
+    """Which model it is, and how much of a document is read: one chunk, of all of it."""
+
+    kind: Kind = "knrm"  # the interaction model
+
+
+class Interaction(DocumentArchitecture):
+    """KNRM, PACRR or DRMM on static embeddings, without an encoder."""
+
+    name, stage = "interaction", "cedr"
+    Settings = InteractionSettings
+    settings: InteractionSettings
+
+    @property
+    def kind(self) -> str:
+        return self.settings.kind
+
+    def most_inferences(self) -> int:
+        return 1
+
+    def check_config(self, config: EncoderConfig) -> None:
+        """Of any checkpoint the table of words is all that is read."""
+
+    def begin(self, start: Checkpoint, seed: int = 0) -> Checkpoint:
+        """Of an encoder, the table of words is all that is taken."""
+        from tamis.models.config import static_config
+
+        if not start.config.static:
+            word = start.tensors["embeddings.word"]
+            config = static_config(*word.shape)
+            start = replace(start, config=config, tensors={"embeddings.word": word}, raw_config={})
+        return super().begin(start, seed)
+
+    def head(self, config: EncoderConfig, cls: Tensor | None = None) -> nn.Module:
+        from tamis.models.interaction import interaction
+
+        return interaction(self.settings.kind, 1, self.settings.query, 0)
+
+    def over(self) -> type[DocumentNetwork]:
+        from tamis.models.document_network import OfWords
+
+        return OfWords
