@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tamis.base.errors import CorruptError, InputError
+from tamis.base.extras import install
 from tamis.core import extensions
 from tamis.core.extensions import Extension
 from tamis.models import architecture as module
@@ -378,7 +379,7 @@ def bring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
             "class Other(Architecture):\n    name = 'other'\n    Settings = dict",
             "has Settings of another",
         ),
-        ("other", "raise ModuleNotFoundError('torch', name='torch')", "pip install 'tamis[torch]'"),
+        ("other", "raise ModuleNotFoundError('torch', name='torch')", install("torch")),
         ("model", "class Other(Architecture):\n    name = 'model'", "has a name that tamis uses itself"),
         ("bm25", "class Other(Architecture):\n    name = 'bm25'", "has a name that tamis uses itself"),
         ("bert", "class Other(Architecture):\n    name = 'bert'", "has a name that tamis uses itself"),
