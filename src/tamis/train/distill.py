@@ -29,9 +29,10 @@ from tamis.core.ranking import Ranking
 from tamis.core.stage import Stage
 from tamis.models.checkpoint import Checkpoint
 from tamis.models.encoder import Encoder
+from tamis.models.feed import padded
 from tamis.train import losses
 from tamis.train.masked import MaskedBatch, Sentences, Vocabulary, masked_batch
-from tamis.train.objective import Loss, Objective, margins, padded
+from tamis.train.objective import Loss, Objective, margins
 from tamis.train.start import keep_layers
 
 

@@ -20,6 +20,7 @@ from tamis.models.architectures.mono import Mono, form_of
 from tamis.models.checkpoint import TOKENIZER, Checkpoint, load_checkpoint, save_checkpoint
 from tamis.models.config import read_raw_config
 from tamis.models.encoder import Encoder
+from tamis.models.feed import padded
 from tamis.models.network import Network, Pointwise
 from tamis.models.settings import changed
 from tamis.models.tokenizer import Tokenizer, open_tokenizer
@@ -30,7 +31,6 @@ from tamis.train.distill import CorpusDistillation, Distiller, Projections, Weig
 from tamis.train.distill_recipe import LM, DistillRecipe, Ranker, Terms
 from tamis.train.loop import Part, Result, fit, total_steps
 from tamis.train.masked import read_vocabulary
-from tamis.train.objective import padded
 from tamis.train.pretrain_task import load_or_draw, read, with_dropout
 from tamis.train.processes import Processes, own_device
 from tamis.train.ranking import RankingTask

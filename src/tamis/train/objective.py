@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from tamis.base.arrays import Array
 from tamis.models.encoder import Encoder
+from tamis.models.feed import packed, padded
 from tamis.models.templates import Inputs
 
 B = TypeVar("B")
-_ROUNDED_TO = 64
 
 
 class Loss(NamedTuple):
@@ -93,21 +93,6 @@ def freeze_unreached(objective: Objective[B]) -> None:
         parameter.requires_grad_(gradient is not None)
 
 
-def padded(inputs: Inputs, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor, Tensor]:
-    """Inputs as a rectangle: ids [B, L], segments [B, L] and lengths [B].
-
-    >>> inputs = Inputs(np.array([1, 7, 1, 8, 9]), np.array([0, 0, 0, 1, 1]), np.array([0, 2, 5]))
-    >>> [tensor.tolist() for tensor in padded(inputs)]
-    [[[1, 7, 0], [1, 8, 9]], [[0, 0, 0], [0, 1, 1]], [2, 3]]
-    """
-    lengths = inputs.lengths
-    there = np.arange(int(lengths.max())) < lengths[:, None]
-    ids, segments = np.zeros(there.shape, np.int64), np.zeros(there.shape, np.int64)
-    ids[there], segments[there] = inputs.ids, inputs.segments
-    one, two, three = (torch.from_numpy(array).to(device) for array in (ids, segments, lengths))
-    return one, two, three
-
-
 def final_states(encoder: Encoder, inputs: Inputs, device: torch.device) -> Tensor:
     """What the last layer makes of each token, [T, H], in the inputs' order: packed where a card computes in
     half precision, for which alone there is a kernel, else padded."""
@@ -120,19 +105,7 @@ def final_states(encoder: Encoder, inputs: Inputs, device: torch.device) -> Tens
 
 def packed_states(encoder: Encoder, inputs: Inputs, device: torch.device) -> Tensor:
     """The same without padding, whatever the device."""
-    numbers = (inputs.ids, inputs.segments, inputs.offsets)
-    ids, segments, offsets = (torch.from_numpy(np.asarray(part, np.int32)).to(device) for part in numbers)
-    return encoder.packed_hidden_states(ids, segments, offsets, longest(inputs))[-1]
-
-
-def longest(inputs: Inputs) -> int:
-    """A bound of the inputs' lengths for packed attention. Rounded up, because layers that are compiled are
-    compiled again for every other one.
-
-    >>> longest(Inputs(np.zeros(70, np.int32), np.zeros(70, np.uint8), np.array([0, 3, 70])))
-    128
-    """
-    return -(-int(inputs.lengths.max()) // _ROUNDED_TO) * _ROUNDED_TO
+    return encoder.packed_hidden_states(*packed(inputs, device))[-1]
 
 
 def margins(logits: Tensor) -> Tensor:

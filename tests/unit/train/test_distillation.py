@@ -18,6 +18,7 @@ from tamis.base.errors import InputError  # noqa: E402
 from tamis.models.architectures.listwise import Listwise, ListwiseSettings  # noqa: E402
 from tamis.models.architectures.parade import Parade  # noqa: E402
 from tamis.models.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
+from tamis.models.feed import padded  # noqa: E402
 from tamis.models.network import Pointwise  # noqa: E402
 from tamis.models.settings import changed  # noqa: E402
 from tamis.models.templates import Inputs  # noqa: E402
@@ -27,7 +28,6 @@ from tamis.train.batch import RankingBatch  # noqa: E402
 from tamis.train.distill import Distiller, Weights  # noqa: E402
 from tamis.train.distill_recipe import LM, DistillRecipe, Ranker, Student, Terms  # noqa: E402
 from tamis.train.distillation import Taught, TaughtInside, distill, load_student  # noqa: E402
-from tamis.train.objective import padded  # noqa: E402
 from tamis.train.pretrain_recipe import Random  # noqa: E402
 from tamis.train.ranking import train  # noqa: E402
 from tamis.train.recipe import Data, Dev, Examples, Limits, Loss, Model, Optimiser, Recipe, Run  # noqa: E402

@@ -16,6 +16,7 @@ from tamis.base.errors import InputError  # noqa: E402
 from tamis.formats import read_corpus  # noqa: E402
 from tamis.models.checkpoint import load_checkpoint  # noqa: E402
 from tamis.models.encoder import Encoder  # noqa: E402
+from tamis.models.feed import padded  # noqa: E402
 from tamis.models.templates import Special, Tokenised  # noqa: E402
 from tamis.models.tokenizer import Tokenizer  # noqa: E402
 from tamis.train.distill import CorpusDistillation, Distiller, Weights, student_from  # noqa: E402
@@ -27,7 +28,7 @@ from tamis.train.masked import (  # noqa: E402
     read_sentences,
     read_vocabulary,
 )
-from tamis.train.objective import Together, final_states, packed_states, padded  # noqa: E402
+from tamis.train.objective import Together, final_states, packed_states  # noqa: E402
 from tamis.train.pretrain import (  # noqa: E402
     MaskedLanguageModelling,
     PretrainingModel,
