@@ -3,7 +3,6 @@ expression."""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -263,13 +262,17 @@ class Stage(ABC):
 
     async def aquery(self, query: str | Query | Ranking) -> Ranking:
         """`stage(query)` in a worker thread, for callers with an event loop."""
-        return await asyncio.to_thread(self, query)
+        from asyncio import to_thread  # which most programs that rank never need
+
+        return await to_thread(self, query)
 
     async def arank(
         self, query: str | Query, candidates: Iterable[Candidate], top_k: int | None = None, **fields: Field
     ) -> list[Ranked]:
         """`rank` in a worker thread, for callers with an event loop."""
-        return await asyncio.to_thread(self.rank, query, candidates, top_k, **fields)
+        from asyncio import to_thread
+
+        return await to_thread(self.rank, query, candidates, top_k, **fields)
 
 
 def _search_of(stage: Stage) -> Stage | None:
