@@ -60,7 +60,6 @@ __all__ = [
     "drawn",
     "margin",
     "names",
-    "no_pairs",
 ]
 
 DEVIATION = 0.02  # of weights that are drawn: BERT's initializer_range
@@ -284,8 +283,13 @@ class Architecture(ABC):
 
     # -- how it is trained
 
-    def check_recipe(self, recipe: Any) -> None:  # noqa: B027 (most can be trained by any)
-        """Refuse a recipe that cannot train it."""
+    def check_recipe(self, recipe: Any) -> None:
+        """Refuse a recipe that cannot train it: an input of most architectures has one text."""
+        if recipe.examples.in_pairs:
+            raise InputError(
+                f"{recipe.examples.kind} examples have two texts an input",
+                remedy="use grouped or balanced ones",
+            )
 
     def saved(self, checkpoint: Checkpoint) -> Checkpoint:
         """What a training leaves of its model."""
@@ -312,15 +316,6 @@ def margin(logits: Any) -> Any:
     if logits.ndim == 1:
         return logits
     return logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
-
-
-def no_pairs(recipe: Any) -> None:
-    """Refuse a recipe whose examples are pairs of texts."""
-    if recipe.examples.kind in ("duo", "teacher_pairs", "duo_lists"):
-        raise InputError(
-            f"{recipe.examples.kind} examples have two texts an input",
-            remedy="use grouped or balanced ones",
-        )
 
 
 def drawn(name: str, shape: Shape, seed: int) -> Array:

@@ -35,7 +35,7 @@ from tamis.train.pretrain_task import load_or_draw, read, with_dropout
 from tamis.train.processes import Processes, own_device
 from tamis.train.ranking import RankingTask
 from tamis.train.ranking_loss import ranking_loss
-from tamis.train.recipe import Loss, Model, Recipe, in_pairs, in_steps
+from tamis.train.recipe import Loss, Model, Recipe, in_steps
 from tamis.train.sources import Examples as RankingExamples
 from tamis.train.sources import read_examples
 from tamis.train.start import begun, check_segments, load_start
@@ -217,7 +217,7 @@ class _Lesson:
 def _lesson(phase: Ranker, start: Checkpoint, watch: Watch) -> _Lesson:
     """Read and check all that a ranker's phase needs, before hours are spent on the phase before it."""
     tokenizer, plan, teacher = open_tokenizer(start), phase.recipe(), None
-    pairs = in_pairs(plan)
+    pairs = plan.examples.in_pairs
     check_segments(start, plan)
     if phase.teacher is not None:
         teacher = load_ranker(phase.teacher, phase.revision)

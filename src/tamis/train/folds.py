@@ -54,7 +54,7 @@ from tamis.train.gains import gains_fingerprint, read_gains
 from tamis.train.loop import Result
 from tamis.train.processes import Processes, own_device
 from tamis.train.ranking import train_by_recipe
-from tamis.train.recipe import Data, Dev, Folds, Recipe, in_pairs
+from tamis.train.recipe import Data, Dev, Folds, Recipe
 from tamis.train.start import begin
 from tamis.train.state import has_state
 from tamis.train.triples import file_fingerprint
@@ -381,7 +381,7 @@ def pipeline_of(recipe: Recipe) -> str:
     """
     if recipe.folds is not None and recipe.folds.pipeline is not None:
         return recipe.folds.pipeline
-    kind = recipe.architecture or (Duo() if in_pairs(recipe) else Mono())
+    kind = recipe.architecture or (Duo() if recipe.examples.in_pairs else Mono())
     return kind.pipeline(recipe.limits.query or kind.query_limit, recipe.limits.total)
 
 

@@ -25,7 +25,7 @@ from tamis.models.tokenizer import open_tokenizer
 from tamis.train.batch import RankingBatch, portion, ranking_batch
 from tamis.train.loop import Part
 from tamis.train.ranking_loss import ranking_loss
-from tamis.train.recipe import Recipe, in_pairs
+from tamis.train.recipe import Recipe
 from tamis.train.sets import Group, TrainingSet
 from tamis.train.shares import own_places, split_groups
 from tamis.train.sources import Examples
@@ -56,7 +56,7 @@ class Learning:
     def check(self) -> None:
         """Before anything is read: that the limits leave room for an input."""
         none, nothing = np.zeros(0, np.int64), Tokenised.of([])
-        members = np.zeros((0, 2), np.int64) if in_pairs(self.recipe) else self.kind.members(none)
+        members = np.zeros((0, 2), np.int64) if self.recipe.examples.in_pairs else self.kind.members(none)
         self.kind.inputs(nothing, nothing, members, none, self.reading)
 
     @classmethod
@@ -94,7 +94,7 @@ class Learning:
             data,
             self.kind,
             self.reading,
-            pairs=in_pairs(self.recipe),
+            pairs=self.recipe.examples.in_pairs,
             lists=examples.kind == "duo_lists",
             alone=examples.alone,
         )

@@ -61,7 +61,6 @@ __all__ = [
     "bundled",
     "check_kind",
     "check_patience",
-    "in_pairs",
     "in_steps",
     "read_recipe",
     "read_tables",
@@ -152,6 +151,11 @@ class Examples(Settings):
     alone: bool = False  # of duo_lists: each text is an input by itself too, as mono reads it
     curriculum: Curriculum | None = None  # weights by BM25's rank or score of an example ...
     curriculum_steps: Whole = 0  # ... which fade to 1 over so many steps
+
+    @property
+    def in_pairs(self) -> bool:
+        """Whether an input has two texts."""
+        return self.kind in ("duo", "teacher_pairs", "duo_lists")
 
     def model_post_init(self, _: object) -> None:
         if self.positives >= self.group:
@@ -313,7 +317,7 @@ class Recipe(Settings):
         _check_loss(self)
         _check_folds(self)
         check_patience(self.run, self.dev)
-        if in_pairs(self) and self.model.form is not None:
+        if self.examples.in_pairs and self.model.form is not None:
             raise InputError(
                 f"form of [model] is of inputs with one text, and {self.examples.kind} examples have two",
                 remedy="leave it out",
@@ -466,8 +470,3 @@ def in_steps(recipe: _R, epoch: int) -> _R:
         return recipe
     steps = max(round(plan.epochs * epoch / plan.accumulate), 1)
     return changed(recipe, optimiser=changed(plan, steps=steps, epochs=None))
-
-
-def in_pairs(recipe: Recipe) -> bool:
-    """Whether an input has two texts."""
-    return recipe.examples.kind in ("duo", "teacher_pairs", "duo_lists")

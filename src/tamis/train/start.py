@@ -19,7 +19,7 @@ from tamis.models.weights import LazyTensors
 from tamis.train.factorise import factorised
 from tamis.train.learning import learning_of
 from tamis.train.narrow import narrowed
-from tamis.train.recipe import Model, Recipe, in_pairs
+from tamis.train.recipe import Model, Recipe
 
 _SEGMENTS = 3  # of an input with two texts
 _LAYERS = {"distilbert": "n_layers"}  # what config.json calls them; in other families num_hidden_layers
@@ -76,7 +76,7 @@ def _stored(model: Model, seed: int, *, forms: bool) -> tuple[Checkpoint, Form]:
 
 def begin(recipe: Recipe) -> Checkpoint:
     """The model that a recipe's training starts from: its checkpoint as one of its architecture."""
-    kind, pairs = recipe.architecture, in_pairs(recipe)
+    kind, pairs = recipe.architecture, recipe.examples.in_pairs
     pointwise = isinstance(kind, Mono) or (kind is None and not pairs)
     start, form = _stored(recipe.model, recipe.run.seed, forms=pointwise)
     if kind is None or kind == Mono():
@@ -89,12 +89,12 @@ def begin(recipe: Recipe) -> Checkpoint:
 
 def begun(start: Checkpoint, recipe: Recipe) -> Checkpoint:
     """A pointwise start as what a recipe of `tamis distill` trains: of pairs a duo."""
-    return Duo().begin(start) if in_pairs(recipe) else start
+    return Duo().begin(start) if recipe.examples.in_pairs else start
 
 
 def check_segments(start: Checkpoint, recipe: Recipe) -> None:
     """Before anything is read: that a model of two texts an input can tell them apart."""
-    if in_pairs(recipe) and start.config.segments < _SEGMENTS:
+    if recipe.examples.in_pairs and start.config.segments < _SEGMENTS:
         kind, found = recipe.examples.kind, start.config.segments
         raise InputError(
             f"{kind} examples have {_SEGMENTS} segments, and {start.folder} knows {found}",

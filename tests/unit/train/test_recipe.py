@@ -24,7 +24,6 @@ from tamis.train.recipe import (
     Recipe,
     Run,
     bundled,
-    in_pairs,
     in_steps,
     read_recipe,
     read_tables,
@@ -91,7 +90,7 @@ def test_the_papers_recipe(written: Any) -> None:
     assert (mono.examples.kind, mono.loss.name, mono.limits) == ("balanced", "pointwise", Limits(64, 512))
     duo = read_recipe(written(f'base = "duobert"\n{data}'))
     assert duo.optimiser == plan and duo.run == mono.run
-    assert duo.model.third_segment and in_pairs(duo) and duo.loss.name == "duo"
+    assert duo.model.third_segment and duo.examples.in_pairs and duo.loss.name == "duo"
     assert duo.limits == Limits(62, 512)
 
 
@@ -340,6 +339,15 @@ def test_a_recipe_says_which_architecture_by_its_table_by_its_name_or_as_it_once
 )
 def test_what_is_not_an_architecture(text: str, said: str, written: Any) -> None:
     assert refused(written(f"{text}\n{LEAST}")).startswith(said)
+
+
+@pytest.mark.parametrize("named", ["mono", "cascade", "parade", "interaction"])
+def test_a_model_of_single_texts_is_not_trained_on_pairs(named: str, written: Any) -> None:
+    start = '[model]\nstart = "m"\nthird_segment = true\n[[data]]\nset = "s"\n[optimiser]\nsteps = 1\n'
+    examples = '[examples]\nkind = "duo"\n[loss]\nname = "duo"\n'
+    assert refused(written(f'architecture = "{named}"\n{start}{examples}')) == (
+        "duo examples have two texts an input: use grouped or balanced ones"
+    )
 
 
 def test_a_recipe_has_one_architecture(written: Any) -> None:

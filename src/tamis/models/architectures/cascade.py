@@ -21,7 +21,7 @@ import numpy as np
 
 from tamis.base.arrays import Array
 from tamis.base.errors import InputError
-from tamis.models.architecture import Architecture, no_pairs
+from tamis.models.architecture import Architecture
 from tamis.models.settings import BelowOne, Count, Settings
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Cascade(Architecture):
         ]
 
     def check_recipe(self, recipe: Any) -> None:
-        no_pairs(recipe)
+        super().check_recipe(recipe)
         if recipe.folds is not None:
             raise InputError("models with exits are not trained by folds", remedy="leave out [folds]")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from tamis.base.arrays import Array
-from tamis.models.architecture import Architecture, Reading, no_pairs
+from tamis.models.architecture import Architecture, Reading
 from tamis.models.documents import DocumentSettings, read
 from tamis.models.templates import Inputs, Special, Tokenised, Truncation
 
@@ -48,9 +48,6 @@ class DocumentArchitecture(Architecture):
 
     def most_inferences(self) -> int:
         return self.settings.most_passages
-
-    def check_recipe(self, recipe: Any) -> None:
-        no_pairs(recipe)
 
     def pipeline(self, query_limit: int, limit: int) -> str:
         return f"{self.stage}(model={{model}})"

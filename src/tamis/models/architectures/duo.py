@@ -17,7 +17,7 @@ class Duo(Architecture):
     name, query_limit, reads = "duo", 62, ("mono",)
 
     def check_recipe(self, recipe: Any) -> None:
-        if recipe.examples.kind not in ("duo", "teacher_pairs", "duo_lists"):
+        if not recipe.examples.in_pairs:
             raise InputError(
                 f"a duo learns from pairs, and the examples are {recipe.examples.kind}",
                 remedy='use kind = "duo", "teacher_pairs" or "duo_lists"',
