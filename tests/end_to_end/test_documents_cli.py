@@ -133,3 +133,15 @@ def test_records_beside_documents_need_a_format(home: Path, capsys: Capture) -> 
     assert main(["index", "home", "-o", "idx", "--format", "files"]) == 0
     assert "warning: left out by --format files: 1 .csv" in capsys.readouterr().err
     assert len(Index.open("idx")) == 8
+
+
+def test_a_few_records_among_many_documents_are_told(home: Path, capsys: Capture) -> None:
+    (home / "tools.csv").write_text("id,text\n1,sieve\n")
+    for number in range(60):
+        (home / f"{number}.txt").write_text("a note about sieves")
+    assert main(["index", "home", "-o", "idx", "--json"]) == 0
+    out, err = capsys.readouterr()
+    told = "left out: 1 .csv, records among documents, such as home/tools.csv"
+    assert f"warning: {told}: to index them too, name these files\n" in err
+    assert {"kind": ".csv", "files": 1, "reason": "records among documents"} in json.loads(out)["left_out"]
+    assert main(["index", "home/tools.csv", "-o", "idx", "--add"]) == 0

@@ -18,6 +18,7 @@ _WHY = {
     "special": "a pipe, socket or device is read only if it is named",
     "beir": f"beside {BEIR_CORPUS}",
     "hidden": "hidden, or a link to a folder",
+    "records": "records among documents",
 }
 
 
@@ -52,6 +53,9 @@ def warn_of_files(left_out: LeftOut, corpus: list[str], format: CorpusFormat | N
     for install in sorted({install_for(file.path) for file in files if file.why == "extra"}):
         wanting = [file for file in files if file.why == "extra" and install_for(file.path) == install]
         warn(f"left out: {_kinds(wanting)}, which {'needs' if len(wanting) == 1 else 'need'} {install}")
+    if records := [file for file in files if file.why == "records"]:
+        told = f"{_kinds(records)}, records among documents, such as {records[0].path}"
+        warn(f"left out: {told}: to index them too, name these files")
     if special := [file for file in files if file.why == "special"]:
         warn(f"{counted(len(special), 'file')} left out, such as {special[0].path}: {_WHY['special']}")
     if not beir and (hidden := [file for file in files if file.why == "hidden"]) and not folders:

@@ -6,6 +6,7 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -20,8 +21,12 @@ BEIR_CORPUS = "corpus.jsonl"
 _OF_BEIR = (BEIR_CORPUS, "queries.jsonl", "qrels")
 
 #: Why a file is left out: its kind is not known, or not the one that is asked for; it is a pipe or a device;
-#: it lies beside BEIR's corpus; it is hidden, a hidden folder or a link to a folder; an extra is missing.
-Why = Literal["unknown", "other", "special", "beir", "hidden", "extra"]
+#: it lies beside BEIR's corpus; it is hidden, a hidden folder or a link to a folder; an extra is missing; it
+#: holds records, and nearly all beside it are documents.
+Why = Literal["unknown", "other", "special", "beir", "hidden", "extra", "records"]
+
+#: A folder of so many documents for each file of records is a folder of documents, if these are also larger.
+_MANY = 50
 
 
 class LeftFile(NamedTuple):
@@ -94,7 +99,28 @@ def list_folder(folder: Path, wanted: CorpusFormat | None) -> tuple[list[Entry],
         known = wanted is not None and format_in_folder(path, None) is not None
         why: Why = "special" if is_special(path) else "other" if known else "unknown"
         left.append(LeftFile(path, kind_of(path), why))
+    if wanted is None:
+        stray = set(_stray_records(read))
+        left += [LeftFile(entry.path, kind_of(entry.path), "records") for entry in stray]
+        read = [entry for entry in read if entry not in stray]
     return read, _ordered(left)
+
+
+def _stray_records(entries: list[Entry]) -> list[Entry]:
+    """The few files of records, such as an example of CSV, in a folder that is one of documents by far."""
+    records = [entry for entry in entries if entry.format in RECORDS]
+    documents = [entry for entry in entries if entry.format not in RECORDS]
+    if not records or len(documents) < _MANY * len(records) or _bytes(documents) < _bytes(records):
+        return []
+    return records
+
+
+def _bytes(entries: list[Entry]) -> int:
+    total = 0
+    for entry in entries:
+        with suppress(OSError):  # a broken link, which reading it explains
+            total += entry.path.stat().st_size
+    return total
 
 
 def _ordered(files: list[LeftFile]) -> list[LeftFile]:
@@ -102,8 +128,8 @@ def _ordered(files: list[LeftFile]) -> list[LeftFile]:
 
 
 def both_kinds(entries: list[Entry]) -> list[Path]:
-    """One file of each format where a folder has both files of records and files that are documents: which of
-    them are the corpus is for the user to say."""
+    """One file of each format where a folder has both files of records and files that are documents, and not
+    by far more of these: which of them are the corpus is for the user to say."""
     formats = {entry.format: entry.path for entry in reversed(entries)}
     records = [path for format, path in formats.items() if format in RECORDS]
     files = [path for format, path in formats.items() if format not in RECORDS]

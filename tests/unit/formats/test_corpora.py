@@ -13,7 +13,7 @@ import zstandard
 
 from tamis.base.documents import Document
 from tamis.base.errors import InputError
-from tamis.formats import SkipReport, read_corpus
+from tamis.formats import LeftOut, SkipReport, read_corpus
 
 
 def write(path: Path, content: bytes | str) -> Path:
@@ -303,6 +303,24 @@ def test_a_folder_of_both_kinds_needs_a_format(tmp_path: Path) -> None:
         read_corpus(tmp_path)
     assert ids(read_corpus(tmp_path, format="text")) == ["notes.txt"]
     assert ids(read_corpus(tmp_path, format="jsonl")) == ["1"]
+
+
+def test_a_few_records_among_many_documents_are_left_out(tmp_path: Path) -> None:
+    write(tmp_path / "example.csv", "id,text\n1,sieve\n")
+    for number in range(49):
+        write(tmp_path / f"{number}.txt", "a note")
+    with pytest.raises(InputError, match="give the format"):
+        read_corpus(tmp_path)
+    write(tmp_path / "49.txt", "a note")
+    left_out = LeftOut()
+    assert len(ids(read_corpus(tmp_path, left_out=left_out))) == 50
+    assert left_out.counts("records") == {".csv": 1}
+    assert ids(read_corpus(tmp_path, format="csv")) == ["1"]
+    write(
+        tmp_path / "example.csv", "id,text\n" + "".join(f"{n},sieve\n" for n in range(50))
+    )  # the larger part
+    with pytest.raises(InputError, match="give the format"):
+        read_corpus(tmp_path)
 
 
 def test_files_without_suffix_are_read_when_the_format_is_given(tmp_path: Path) -> None:
