@@ -73,3 +73,5 @@ def test_a_page_of_an_allowed_origin_may_rerank(server: Served) -> None:
 def test_a_pipeline_that_searches_needs_an_index(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "-p", "bm25 >> mono"]) == 2
     assert "bm25 searches, and there is no index: name an index" in capsys.readouterr().err
+    assert main(["serve", "--examples", "queries.txt"]) == 2
+    assert "--examples needs an index to search" in capsys.readouterr().err

@@ -7,7 +7,7 @@ import re
 from contextlib import nullcontext
 from pathlib import Path
 
-from tamis.base.errors import MissingDependencyError
+from tamis.base.errors import InputError, MissingDependencyError
 from tamis.base.extras import install
 from tamis.cli.access import KEY, access_arguments, access_of, certificate_of, reloading
 from tamis.cli.arguments import ArgumentParser, at_least_one, pipeline_argument, runtime_arguments
@@ -116,6 +116,8 @@ def main(
 ) -> None:
     """Serve an index over HTTP, a page for people and JSON for programs; or a reranker alone."""
     pipeline = pipeline or (RERANKING if index is None else INTERACTIVE)
+    if index is None and examples is not None:
+        raise InputError("--examples needs an index to search", remedy="name one, or leave out --examples")
     limits = Limits(deadline, queue, max_candidates, max_inferences, max_body)
     if access_log is not None and access_log != STDIN:  # to a server, - is the standard output
         read = (index, api_key_file, keys, tls_cert, tls_key, examples, *model, *named_in(pipeline))
