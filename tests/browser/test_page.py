@@ -23,7 +23,7 @@ def test_search_shows_what_the_server_found(page):
     page.one("#query").send_keys(QUERY, keys.ENTER)
     page.until(lambda: page.all("#results .card"))
     page.settle()
-    answer = page.ask("/search", {"query": QUERY, "trace": True})
+    answer = page.ask("/search", {"query": QUERY, "trace": True, "texts": True})
     assert page.texts("#results h3") == [result["title"] for result in answer["results"]]
     assert re.fullmatch(r"10 results in [\d.,]+ m?s", page.one("#status").text)
     assert page.one("#status").get_attribute("aria-live") == "polite"
@@ -150,7 +150,7 @@ def test_a_link_restores_everything(page, models):
 def test_the_best_passage_stands_out(page, models):
     pipeline = f'bm25 % 5 >> maxp(mono(model="{models["mono"]}"), window=12, stride=12)'
     page.open(q=QUERY, a=pipeline)
-    answer = page.ask("/search", {"query": QUERY, "pipeline": pipeline})
+    answer = page.ask("/search", {"query": QUERY, "pipeline": pipeline, "texts": True})
     shown = page.run(
         """return [...document.querySelectorAll("#results .card")].map((card) =>
             [...card.querySelectorAll(".text .best")].map((piece) => piece.textContent).join(""))"""

@@ -42,10 +42,16 @@ class Served:
 
 @contextmanager
 def serving(
-    folder: Path, *options: str, key: str | None = None, ready: bool = True, tokens: bool = False
+    folder: Path,
+    *options: str,
+    key: str | None = None,
+    ready: bool = True,
+    tokens: bool = False,
+    index: str | None = "idx",
 ) -> Iterator[Served]:
     """`tamis serve idx` in a folder, until the block ends."""
-    command = [sys.executable, "-m", "tamis", "serve", "idx", "--port", "0", "--workers", "1", *options]
+    command = [sys.executable, "-m", "tamis", "serve", *([index] if index else []), *options]
+    command += ["--port", "0", "--workers", "1"]
     command += [] if tokens else ["--no-tokens"]
     process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
     try:

@@ -36,6 +36,7 @@ README = REPOSITORY / "README.md"
 PAGES = [README, *sorted((REPOSITORY / "docs").rglob("*.md"))]
 DEMO = "tamis demo --keep demo"
 
+LANGUAGES = {"python", "console", "text", "toml", "ini", "json", "js", "http", "html", "markdown"}
 #: The packages of others that a page uses; without one it is not run.
 NEEDS = {
     "docs/how-to/integrations.md": ["langchain_core", "llama_index", "haystack", "pyterrier", "rerankers"],
@@ -151,9 +152,7 @@ def test_every_block_says_what_it_is(page: Path) -> None:
     assert len(re.findall(r"^```", text, re.MULTILINE)) == 2 * len(blocks(page))
     assert text.count("<!-- not run: ") == sum(bool(block.why) for block in blocks(page))
     for block in blocks(page):
-        assert block.language in ("python", "console", "text", "toml", "json", "http", "html", "markdown"), (
-            block.body
-        )
+        assert block.language in LANGUAGES, block.body
         assert block.language != "console" or block.body.startswith("$ "), block.body
 
 

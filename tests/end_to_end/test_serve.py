@@ -82,7 +82,7 @@ def test_a_trace_has_every_stage_whole(server: Served) -> None:
 
 
 def test_highlights_are_the_words_of_the_query(server: Served) -> None:
-    found = server.post("/search", query="sieve", pipeline="bm25").json()["results"]
+    found = server.post("/search", query="sieve", pipeline="bm25", texts=True).json()["results"]
     odd = next(each for each in found if each["id"] == ODD[2].id)
     assert [odd["text"][a:b] for a, b in odd["highlights"]] == ["sieve", "sieves"]
     assert [odd["title"][a:b] for a, b in odd["title_highlights"]] == ["Sieves"]
@@ -91,7 +91,8 @@ def test_highlights_are_the_words_of_the_query(server: Served) -> None:
 
 
 def test_passages_that_earned_a_score_are_shown(server: Served) -> None:
-    found = server.post("/search", query=QUERIES[1], pipeline="bm25 % 5 >> maxp(mono(model=m))").json()
+    pipeline = "bm25 % 5 >> maxp(mono(model=m))"
+    found = server.post("/search", query=QUERIES[1], pipeline=pipeline, texts=True).json()
     for result in found["results"]:
         best = result["evidence"][0]
         assert 0 <= best["start"] < best["end"] <= len(result["text"])

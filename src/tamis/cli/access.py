@@ -54,6 +54,14 @@ def access_arguments(parser: ArgumentParser) -> None:
         help="a host name that requests may use, besides localhost and addresses; may be repeated",
     )
     group.add_argument(
+        "--allow-origin",
+        action="append",
+        default=[],
+        type=_checked("web_origin"),
+        metavar="ORIGIN",
+        help="an origin whose pages may read the answers (CORS): https://app.example, or *; may be repeated",
+    )
+    group.add_argument(
         "--proxy",
         action="append",
         default=[],
@@ -75,6 +83,7 @@ def access_of(
     rate: float | None,
     burst: float | None,
     host_name: list[str],
+    allow_origin: list[str],
     access_log: str | None,
     log_queries: bool,
 ) -> Access:
@@ -99,7 +108,10 @@ def access_of(
             warn(f"{problem}, and may be guessed")
         access = Access.single(key)
     access.rate = None if rate is None else Rate.of(rate, burst)
-    access.names = frozenset(host_name)
+    access.names, access.origins = frozenset(host_name), frozenset(allow_origin)
+    if "*" in allow_origin:
+        guarded = "that has a key" if access.keys is not None else "that a visitor opens"
+        warn(f"--allow-origin *: any page {guarded} can read what this server answers")
     if access_log is not None:
         access.log = AccessLog(access_log if access_log == _STDOUT else Path(access_log), queries=log_queries)
     return access

@@ -7,13 +7,13 @@ import re
 from contextlib import nullcontext
 from pathlib import Path
 
-from tamis.base.errors import MissingDependencyError
+from tamis.base.errors import InputError, MissingDependencyError
 from tamis.base.extras import install
 from tamis.cli.access import KEY, access_arguments, access_of, certificate_of, reloading
 from tamis.cli.arguments import ArgumentParser, at_least_one, pipeline_argument, runtime_arguments
 from tamis.cli.console import counted, note, warn
 from tamis.cli.outputs import check_cache, check_output, named_in
-from tamis.core.defaults import INTERACTIVE
+from tamis.core.defaults import INTERACTIVE, RERANKING
 from tamis.core.runtime import Device, Precision, Runtime
 from tamis.index.index import Index
 from tamis.serve.limits import LONGEST_DEADLINE, Limits
@@ -24,8 +24,15 @@ _DEFAULT = Limits()
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("index", metavar="IDX", type=Path, help="an index, made by `tamis index`")
-    pipeline_argument(parser, INTERACTIVE, " for requests that name none")
+    parser.add_argument(
+        "index",
+        metavar="IDX",
+        type=Path,
+        nargs="?",
+        help="an index, made by `tamis index`; without one, the server reranks what requests send",
+    )
+    pipeline_argument(parser, INTERACTIVE, f" for requests that name none; without an index {RERANKING}")
+    parser.set_defaults(pipeline=None)
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=_port, default=8000, help="the port, 0 for any that is free (8000)")
     parser.add_argument(
@@ -78,8 +85,8 @@ def _limit_arguments(parser: ArgumentParser) -> None:
 
 
 def main(
-    index: Path,
-    pipeline: str,
+    index: Path | None,
+    pipeline: str | None,
     host: str,
     port: int,
     model: list[str],
@@ -92,6 +99,7 @@ def main(
     rate: float | None,
     burst: float | None,
     host_name: list[str],
+    allow_origin: list[str],
     proxy: list[str],
     access_log: str | None,
     log_queries: bool,
@@ -106,17 +114,20 @@ def main(
     workers: int | None,
     cache: Path | None,
 ) -> None:
-    """Serve an index over HTTP: a page for people, JSON for programs."""
+    """Serve an index over HTTP, a page for people and JSON for programs; or a reranker alone."""
+    pipeline = pipeline or (RERANKING if index is None else INTERACTIVE)
+    if index is None and examples is not None:
+        raise InputError("--examples needs an index to search", remedy="name one, or leave out --examples")
     limits = Limits(deadline, queue, max_candidates, max_inferences, max_body)
     if access_log is not None and access_log != STDIN:  # to a server, - is the standard output
         read = (index, api_key_file, keys, tls_cert, tls_key, examples, *model, *named_in(pipeline))
         check_output(Path(access_log), *read)
-    check_cache(cache, str(index), *model, *named_in(pipeline))
-    opened = Index.open(index)
+    check_cache(cache, index, *model, *named_in(pipeline))
+    opened = None if index is None else Index.open(index)
     try:
         from tamis.serve.run import serve
 
-        access = access_of(api_key_file, keys, rate, burst, host_name, access_log, log_queries)
+        access = access_of(api_key_file, keys, rate, burst, host_name, allow_origin, access_log, log_queries)
         certificate = certificate_of(tls_cert, tls_key)
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
@@ -130,18 +141,21 @@ def main(
 
     runtime = Runtime(device, precision, workers, cache)
     pipelines = Pipelines(opened, pipeline, runtime, limits, model)
-    pipelines.search(None)  # a pipeline that cannot be built is better known now
-    service = Service(pipelines, examples=example_queries(opened, examples), join=not one_at_a_time)
+    # a pipeline that cannot be built is better known now
+    own = pipelines.rerank(None) if opened is None else pipelines.search(None)
+    proposed = [] if opened is None else example_queries(opened, examples)
+    service = Service(pipelines, examples=proposed, join=not one_at_a_time)
 
     def started(url: str, local: bool) -> None:
         if not local and access.keys is None:
             warn(
                 f"anyone who can reach {host} can send requests: set {KEY}, or give --api-key-file or --keys"
             )
-        note(f"{counted(len(opened), 'document')}, {pipelines.search(None).expression}: {url}")
+        what = "no index" if opened is None else counted(len(opened), "document")
+        note(f"{what}, {own.expression}: {url}")
 
-    models = rerankers(pipelines.search(None).stage) if tokens else []
-    with tokens_in_background(opened, models[0].scorer) if models else nullcontext():
+    models = rerankers(own.stage) if tokens else []
+    with tokens_in_background(opened, models[0].scorer) if models and opened is not None else nullcontext():
         serve(
             service,
             host,

@@ -20,3 +20,6 @@ NAMED: Mapping[str, str] = {
 
 #: What `tamis search`, `tamis serve` and the page begin with.
 INTERACTIVE = "fast"
+
+#: What `tamis serve` begins with where it has no index to search.
+RERANKING = "mono"

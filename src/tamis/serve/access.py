@@ -12,7 +12,7 @@ from tamis.serve.hosts import is_local_name, is_trusted
 from tamis.serve.keys import Key, Keys, digest_of, required_role
 from tamis.serve.problems import problem
 from tamis.serve.rates import Buckets, Rate, address_key, retry_after
-from tamis.serve.record import Record
+from tamis.serve.record import remember
 
 SINGLE = "api-key"  # the name of the key that comes alone
 #: Routes without a key: the files of the page, and health checks.
@@ -21,11 +21,13 @@ OPEN = frozenset({"/", "/healthz", "/readyz"})
 
 @dataclass(slots=True)
 class Access:
-    """Access settings of a server. `local`: it serves this machine only."""
+    """Access settings of a server. `local`: it serves this machine only. `origins`: of pages from elsewhere
+    that may read its answers."""
 
     keys: Keys | None = None
     local: bool = False
     names: frozenset[str] = frozenset()
+    origins: frozenset[str] = frozenset()
     rate: Rate | None = None
     log: AccessLog | None = None
     # apart, so that no number of addresses has a key's bucket forgotten
@@ -37,14 +39,14 @@ class Access:
         """One key for everything, or none."""
         return cls(None if key is None else Keys([Key(SINGLE, digest_of(key))]), local=local)
 
-    def refusal(self, path: str, headers: Headers, client: str, record: Record) -> Response | None:
-        """Why a request is not answered, if it is not; the record learns the name of its key."""
+    def refusal(self, path: str, headers: Headers, client: str) -> Response | None:
+        """Why a request is not answered, if it is not; its record learns the name of its key."""
         if (wrong := self._wrong_name(headers.get("host", ""))) is not None:
             return wrong
         if is_open(path):
             return None
         key = None if self.keys is None else self.keys.find(sent_key(headers))
-        record.key = None if key is None else key.name
+        remember(key=None if key is None else key.name)
         if (early := self._too_early(key, client)) is not None:
             return early
         if self.keys is None:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tamis.base.documents import Document
 from tamis.core.ranking import Hit, Ranking, Span
-from tamis.index.index import Index
 from tamis.rank.evidence import whole_sentences
 from tamis.serve.highlight import Marker
 from tamis.serve.job import Done
-from tamis.serve.limits import ANSWER, SHOWN
+from tamis.serve.limits import ANSWER, BRIEF, SHOWN
 from tamis.serve.pipelines import Built
 from tamis.serve.reach import Reach, reach
 from tamis.serve.snippets import snippet
 from tamis.serve.work import Outcome
+from tamis.text.analyze import Analyzer
 
 
 def answer(
@@ -27,10 +27,10 @@ def answer(
     *,
     started: float,
     trace: bool,
-    texts: bool = True,
+    texts: bool = False,
     sent: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """The answer to a search or a rerank, with the documents' `texts` or their snippets alone; `sent` are the
+    """The answer to a search or a rerank, with the documents' snippets or their `texts` too; `sent` are the
     ids of the client's own documents in their order, where ours are places; `started` is when it came, by the
     monotonic clock."""
     ranking = outcome.ranking if k is None else outcome.ranking.head(k)
@@ -38,8 +38,8 @@ def answer(
         "query": ranking.query.text,
         "pipeline": built.expression,
         "kind": str(ranking.kind),
-        "results": results(ranking, built.index, sent, texts=texts, reached=reach(outcome.done)),
-        "note": note(ranking, built.index),
+        "results": results(ranking, built.analyzer, sent, texts=texts, reached=reach(outcome.done)),
+        "note": note(ranking, built.analyzer),
         "complete": outcome.complete,
         "finished": outcome.done[-1].step.name,
         "ms": _ms(max(time.monotonic(), outcome.not_before) - started),
@@ -70,28 +70,30 @@ def as_json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8")
 
 
-def note(ranking: Ranking, index: Index) -> str | None:
+def note(ranking: Ranking, analyzer: Analyzer) -> str | None:
     """Why nothing was found, where the query can find nothing; as the command line says it."""
-    if len(ranking) or index.weights(ranking.query.text):
+    if len(ranking) or analyzer.tokens(ranking.query.text):
         return None
-    return f"the query has no terms: the analyzer {index.analyzer.name!r} drops every word of it"
+    return f"the query has no terms: the analyzer {analyzer.name!r} drops every word of it"
 
 
 def results(
     ranking: Ranking,
-    index: Index,
+    analyzer: Analyzer,
     sent: Sequence[str] | None,
     *,
-    texts: bool = True,
+    texts: bool = False,
     reached: Reach | None = None,
 ) -> list[dict[str, Any]]:
-    """Rank, score, snippet and text of each candidate, with the places of the query's words."""
-    marker = Marker(index.analyzer, index.weights(ranking.query.text))
+    """Rank, score and snippet of each candidate, with the places of the query's words, and its text if asked
+    for; of documents of the index the metadata too."""
+    marker = Marker(analyzer, analyzer.tokens(ranking.query.text))
     found = []
     shown = shown_of_each(len(ranking))
+    brief = min(BRIEF, shown)
     searched = ANSWER // max(len(ranking), 1)
     for hit, document in zip(ranking, _documents(ranking), strict=True):
-        title = document.title[:shown]
+        title = document.title[:brief]
         passages = whole_sentences(document.text, ranking.evidence.get(hit.id, ()))
         read = reached.of(document, hit.id) if reached and not passages else None
         part = snippet(document.text, marker, passages=passages, read=read, searched=searched)
@@ -104,14 +106,29 @@ def results(
             "read": None if reached is None or read is None else {"stage": reached.stage, "characters": read},
             "evidence": evidence(passages),
         }
-        text = document.text[:shown] if texts else ""
-        result |= {
-            "text": text if texts else None,
-            "cut": len(document.text) > len(text),
-            "highlights": marker.places(text),
-        }
+        if sent is None:
+            kept = fitting(document.metadata, brief)
+            result |= {"metadata": kept, "metadata_cut": len(kept) < len(document.metadata)}
+        if texts:
+            text = document.text[:shown]
+            cut = len(document.text) > len(text)
+            result |= {"text": text, "cut": cut, "highlights": marker.places(text)}
         found.append(result)
     return found
+
+
+def fitting(metadata: Mapping[str, Any], room: int) -> dict[str, Any]:
+    """The fields that fit into so many characters of JSON, each if there is room for it after those before.
+
+    >>> fitting({"year": 2019, "html": "<p>" * 1000, "lang": "en"}, room=100)
+    {'year': 2019, 'lang': 'en'}
+    """
+    kept = {}
+    for name, value in metadata.items():
+        length = len(json.dumps({name: value}, ensure_ascii=False))
+        if length <= room:
+            kept[name], room = value, room - length
+    return kept
 
 
 def shown_of_each(results: int) -> int:

@@ -17,11 +17,14 @@ from tamis import __version__
 from tamis.serve import schemas
 from tamis.serve.access import Access
 from tamis.serve.bodies import Bodies
-from tamis.serve.guard import Guard
+from tamis.serve.cors import Cors
+from tamis.serve.guard import Gate, Guard
+from tamis.serve.keys import ROUTES
 from tamis.serve.limits import QUERY
 from tamis.serve.metrics import CONTENT_TYPE
 from tamis.serve.openapi import describe_access
 from tamis.serve.page import PageFiles, page
+from tamis.serve.pipelines import NoIndexError
 from tamis.serve.problems import install, problem
 from tamis.serve.reading import Part
 from tamis.serve.rerank_api import ForeignAnswer, ForeignRequest
@@ -29,6 +32,7 @@ from tamis.serve.service import Answer, Service
 from tamis.serve.streams import EVENTS, EventStream, left, wants_events
 
 _ABOUT = "Multi-stage text ranking: search an index, or rerank your own candidates, stage by stage."
+_RERANKS = "Multi-stage text ranking: rerank your own candidates, stage by stage."
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": schemas.Problem, "description": description}
     for status, description in {
@@ -75,7 +79,7 @@ def create_app(service: Service, access: Access | None = None) -> FastAPI:
     app = FastAPI(
         title="tamis",
         version=__version__,
-        description=_ABOUT,
+        description=_ABOUT if service.pipelines.searches else _RERANKS,
         lifespan=lifespan,
         docs_url=None,  # they would load scripts from elsewhere
         redoc_url=None,
@@ -84,16 +88,23 @@ def create_app(service: Service, access: Access | None = None) -> FastAPI:
     )
     app.router.route_class = StrictRoute
     app.state.bodies = bodies
+    app.add_middleware(Gate, access=access)
+    if access.origins:
+        app.add_middleware(Cors, origins=access.origins)
     app.add_middleware(Guard, metrics=service.metrics, bodies=bodies, access=access)
     install(app)
-    _add_ranking(app, service)
+    if service.pipelines.searches:
+        _add_searching(app, service)
+    else:
+        _add_no_index(app)
+    _add_reranking(app, service)
     _add_state(app, service)
     app.mount("/static", PageFiles(), name="static")
     describe_access(app, access)
     return app
 
 
-def _add_ranking(app: FastAPI, service: Service) -> None:
+def _add_searching(app: FastAPI, service: Service) -> None:
     # answers are made by us, so they are sent as they are: the models are for the documentation
 
     @app.post("/search", response_model=schemas.SearchAnswer, responses=_STREAMED)
@@ -105,17 +116,6 @@ def _add_ranking(app: FastAPI, service: Service) -> None:
         if body.stream or wants_events(request.headers.get("accept", "")):
             return await _while_wanted(request, _streamed(service, body))
         return await _while_wanted(request, _plain(service.search(body)))
-
-    @app.post("/rerank", response_model=schemas.RerankAnswer)
-    async def rerank(body: schemas.RerankRequest, request: Request) -> Response:
-        """Rank candidates of your own."""
-        return await _while_wanted(request, _plain(service.rerank(body)))
-
-    @app.post("/v1/rerank", response_model=ForeignAnswer, operation_id="rerank_v1")
-    @app.post("/v2/rerank", response_model=ForeignAnswer, operation_id="rerank_v2")
-    async def foreign_rerank(body: ForeignRequest, request: Request) -> Response:
-        """Rank candidates, in the shapes of Cohere's and Jina's API."""
-        return await _while_wanted(request, _plain(service.foreign_rerank(body)))
 
     @app.post("/explain", response_model=schemas.Explanation, responses=_NO_DOCUMENT)
     async def explain(body: schemas.ExplainRequest, request: Request) -> Response:
@@ -139,6 +139,29 @@ def _add_ranking(app: FastAPI, service: Service) -> None:
         return Response(await service.document(doc_id, part), media_type="application/json")
 
 
+def _add_no_index(app: FastAPI) -> None:
+    """The same paths on a server without an index: whoever asks for them is told so."""
+
+    async def no_index() -> None:
+        raise NoIndexError
+
+    for path in (path for path, role in ROUTES.items() if role == "search"):
+        app.add_api_route(path, no_index, methods=["GET", "POST"], include_in_schema=False)
+
+
+def _add_reranking(app: FastAPI, service: Service) -> None:
+    @app.post("/rerank", response_model=schemas.RerankAnswer)
+    async def rerank(body: schemas.RerankRequest, request: Request) -> Response:
+        """Rank candidates of your own."""
+        return await _while_wanted(request, _plain(service.rerank(body)))
+
+    @app.post("/v1/rerank", response_model=ForeignAnswer, operation_id="rerank_v1")
+    @app.post("/v2/rerank", response_model=ForeignAnswer, operation_id="rerank_v2")
+    async def foreign_rerank(body: ForeignRequest, request: Request) -> Response:
+        """Rank candidates, in the shapes of Cohere's and Jina's API."""
+        return await _while_wanted(request, _plain(service.foreign_rerank(body)))
+
+
 def _part(
     start: Annotated[int, Query(ge=0, le=_LONGEST, description="the first character")] = 0,
     length: Annotated[int | None, Query(ge=1, le=_LONGEST, description="all if left out")] = None,
@@ -151,7 +174,7 @@ def _part(
 def _add_state(app: FastAPI, service: Service) -> None:
     @app.get("/", include_in_schema=False)
     async def start() -> Response:
-        return page()
+        return page("index.html" if service.pipelines.searches else "rerank.html")
 
     @app.get("/info", response_model=schemas.Info)
     async def info() -> Response:
@@ -165,7 +188,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
 
     @app.get("/readyz")
     async def readyz() -> Response:
-        """Whether the index is open and the models are loaded."""
+        """Whether requests are answered: the index, if there is one, is open and the models are loaded."""
         if service.is_ready:
             return JSONResponse({"status": "ready"})
         if service.trouble:

@@ -6,8 +6,8 @@ from tamis.base.errors import ExpressionError, InputError
 from tamis.core.options import parameters_of
 from tamis.core.plan import walk
 from tamis.core.stage import Stage
-from tamis.index.index import Index
 from tamis.serve.limits import QUERY_TERMS, SEARCHES
+from tamis.text.analyze import Analyzer
 
 _AT_MOST = "this server takes {:,} at most"
 
@@ -33,13 +33,13 @@ def check_stages(stage: Stage) -> None:
         )
 
 
-def check_query(stage: Stage, index: Index, query: str) -> None:
+def check_query(stage: Stage, analyzer: Analyzer, query: str) -> None:
     """Raise if a query has more terms than the stages may search for."""
     bounded = [(part.query_terms, part.name) for part in walk(stage) if part.query_terms is not None]
     most, by = min([*bounded, (QUERY_TERMS, "this server")])
     if len(query) <= most:  # a term has one character at least
         return
-    if (terms := len(index.analyzer.tokens(query))) > most:
+    if (terms := len(analyzer.tokens(query))) > most:
         raise InputError(
             f"the query has {terms:,} terms", remedy=f"shorten it: {by} takes {most:,} at most here"
         )

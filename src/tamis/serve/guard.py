@@ -1,5 +1,5 @@
-"""Middleware around every route: access control (`Access`), the size of bodies, the headers of responses, the
-counters and the log."""
+"""Middleware around every route: the size of bodies, the headers of responses, the counters and the log; and,
+further in, so that what is refused has all of that too, access control (`Access`)."""
 
 from __future__ import annotations
 
@@ -58,13 +58,9 @@ class Guard:
             await send(message)
 
         try:
-            client = (scope.get("client") or ("",))[0]
-            refusal = self.access.refusal(scope["path"], headers, client, record)
-            await (refusal or self.app)(scope, incoming, answering)
+            await self.app(scope, incoming, answering)
         except Exception:
             _LOG.error("request %s failed:", record.id)  # what failed is logged by the server, next
-            if not status:  # answered here, so that the response has all headers
-                await bug()(scope, receive, answering)
             raise
         finally:
             incoming.release()
@@ -94,6 +90,34 @@ class Guard:
             "pipeline": record.pipeline,
         }
         log.write(entry | {"query": record.query} if log.queries else entry)
+
+
+class Gate:
+    """Lets those requests through that may be answered. What fails unexpectedly is answered here, so that it
+    has all headers too."""
+
+    def __init__(self, app: App, *, access: Access) -> None:
+        self.app, self.access = app, access
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        begun = False
+
+        async def sending(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        client = (scope.get("client") or ("",))[0]
+        refusal = self.access.refusal(scope["path"], Headers(scope=scope), client)
+        try:
+            await (refusal or self.app)(scope, receive, sending)
+        except Exception:
+            if not begun:
+                await bug()(scope, receive, send)
+            raise
 
 
 def _length(headers: Headers) -> int | None:

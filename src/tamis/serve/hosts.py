@@ -8,6 +8,8 @@ from collections.abc import Collection
 
 from tamis.base.errors import InputError
 
+_ORIGIN = re.compile(r"(https?)://(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::(\d{1,5}))?", re.ASCII)
+_PORTS = {"http": "80", "https": "443"}
 _NAME = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)(\.(?!-)[a-z0-9-]{1,63}(?<!-))*", re.ASCII)
 
 
@@ -58,6 +60,23 @@ def host_name(text: str) -> str:
     if len(name) > 253 or not _NAME.fullmatch(name):
         raise InputError(f"{text!r} is not a host name", remedy="give a name such as search.example, no port")
     return name
+
+
+def web_origin(text: str) -> str:
+    """The origin of a page as browsers send it, or `*` for any.
+
+    >>> web_origin("https://App.Example:443"), web_origin("http://localhost:3000")
+    ('https://app.example', 'http://localhost:3000')
+    """
+    match = _ORIGIN.fullmatch(text.lower())
+    if text == "*":
+        return text
+    if match is None:
+        raise InputError(
+            f"{text!r} is not an origin", remedy="give one such as https://app.example, without a path, or *"
+        )
+    scheme, host, port = match.groups()
+    return f"{scheme}://{host}" + (f":{port}" if port and port != _PORTS[scheme] else "")
 
 
 def proxy_address(text: str) -> str:

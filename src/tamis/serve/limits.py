@@ -16,10 +16,10 @@ SEARCHES = 10  # stages of a pipeline that search, or look up terms for candidat
 RESULTS = 1_000  # results of one answer
 TEXT = 200_000  # characters of a document that a client sends
 SHOWN = 20_000  # characters of a document in an answer; GET /documents gives it whole
+BRIEF = 2_000  # characters of a title in an answer, and of the metadata, as JSON
 MATCHED = 5_000_000  # characters of a document in which GET /documents finds the words of a query,
 MATCHES = 10_000  # and how many of them it gives
 ANSWER = 500_000  # characters of all documents in an answer, shared alike
-IDENTITY = 1_000  # characters of an id that a client sends
 VALUES = 100_000  # in a body: numbers, texts, lists, objects
 FIELDS = 100  # of an object in a body
 LONGEST_DEADLINE = 60.0  # seconds that a client may ask for
@@ -56,6 +56,8 @@ class Limits:
             "inferences": self.inferences,
             "text": TEXT,
             "shown": SHOWN,
+            "title": BRIEF,
+            "metadata": BRIEF,
             "answer": ANSWER,
             "body": self.body,
             "queue": self.queue,

@@ -38,9 +38,9 @@ class PageFiles(StaticFiles):
         return response
 
 
-def page() -> Response:
-    """The page itself."""
-    path = FOLDER / "index.html"
+def page(name: str) -> Response:
+    """The page itself, or another."""
+    path = FOLDER / name
     if not path.is_file():
         raise HTTPException(404, "this installation has no page: use the API, see /openapi.json")
     return FileResponse(path, media_type=_TYPES[".html"], headers=_FRESH)

@@ -30,11 +30,19 @@ from tamis.models.bundled import bundled_models
 from tamis.serve.bounds import check_stages
 from tamis.serve.limits import Limits
 from tamis.serve.models import Named, models_named, stage_for, stage_of, what_is_named
+from tamis.text.analyze import ENGLISH, Analyzer
 
 _LOG = logging.getLogger("tamis.serve")
 _REMEMBERED = 64  # pipelines that are kept built
 _IN_MEMORY = 8  # models, beside those of the server's own pipelines
 _LOOK_EVERY = 0.2  # seconds between looks at the index's manifest
+
+
+class NoIndexError(TamisError):
+    """A request for the index of a server that has none."""
+
+    def __init__(self) -> None:
+        super().__init__("this server has no index, it reranks", remedy="send candidates to /rerank")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +63,20 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A pipeline over one commit of the index."""
+    """A pipeline over one commit of the index, if the server has one."""
 
-    index: Index
+    held: Index | None
     stage: Stage
     steps: tuple[Step, ...]
+
+    @property
+    def index(self) -> Index:
+        return _there(self.held)
+
+    @property
+    def analyzer(self) -> Analyzer:
+        """What finds the words of a query in a text."""
+        return ENGLISH if self.held is None else self.held.analyzer
 
     @property
     def expression(self) -> str:
@@ -67,11 +84,12 @@ class Built:
 
 
 class Pipelines:
-    """Turns what clients write into stages, within limits, and follows the index."""
+    """Turns what clients write into stages, within limits, and follows the index. Without one, pipelines are
+    over the clients' own candidates alone."""
 
     def __init__(
         self,
-        index: Index,
+        index: Index | None,
         default: str,
         runtime: Runtime | None = None,
         limits: Limits | None = None,
@@ -86,10 +104,15 @@ class Pipelines:
         self._default = parse(default)
         self._lock = threading.Lock()
         self._index = index
-        self._stamp = _stamp(index.path)
+        self._stamp = None if index is None else _stamp(index.path)
         self._looked = 0.0
         self._built: OrderedDict[tuple[str, bool], Built] = OrderedDict()
         self._own_built: dict[bool, Built] = {}  # of the pipelines that a request need not name
+        if index is None and (found := searches(self._default)):
+            raise ExpressionError(
+                f"{found[0]} searches, and there is no index",
+                remedy="name an index, or leave it out of the pipeline",
+            )
         # whoever starts the server may name any model, and whoever asks it may name those
         own = build(self._default, index, self._own_runtime)
         own.read_files()
@@ -99,16 +122,21 @@ class Pipelines:
             (each.model, each.revision): stage_for(each) for each in named if each.names is not None
         }
         others = {(name, None) for name in (*bundled_models(), *models)} - own_models.keys()
-        found = own_models | {each: stage_of(*each) for each in others}
-        self._models = {each: found[each] for each in sorted(found, key=str)}
+        stages = own_models | {each: stage_of(*each) for each in others}
+        self._models = {each: stages[each] for each in sorted(stages, key=str)}
         self._whole_documents = any(map(_reads_all, rerankers(own)))
         given = without_search(own)
         self.reranking = Call("mono") if given is None else given.expression
 
     @property
+    def searches(self) -> bool:
+        """Whether there is an index to search."""
+        return self._index is not None
+
+    @property
     def index(self) -> Index:
         """The newest commit that is taken up."""
-        return self._index
+        return _there(self._index)
 
     @property
     def models(self) -> dict[str, str]:
@@ -118,7 +146,7 @@ class Pipelines:
     def outdated(self) -> bool:
         """Whether the index seems to have a new commit; cheap enough to ask at every request."""
         now = time.monotonic()
-        if now - self._looked < _LOOK_EVERY:
+        if self._index is None or now - self._looked < _LOOK_EVERY:
             return False
         self._looked = now
         return _stamp(self._index.path) != self._stamp
@@ -128,8 +156,8 @@ class Pipelines:
         replaced), or the server's own pipeline cannot run over it, the error is raised and the last commit
         stays."""
         with self._lock:
-            stamp = _stamp(self._index.path)
-            newest = copy.copy(self._index)  # requests at work keep the commit that they have
+            stamp = _stamp(self.index.path)
+            newest = copy.copy(self.index)  # requests at work keep the commit that they have
             moved = newest.refresh()
             self._stamp = stamp  # whatever comes of it: a commit is tried, and told of, once
             if moved:
@@ -180,7 +208,8 @@ class Pipelines:
                 self._built.popitem(last=False)
             return built
 
-    def _build(self, node: Node, index: Index, *, searching: bool = True) -> Built:
+    def _build(self, node: Node, index: Index | None, *, searching: bool = True) -> Built:
+        over = _there(index) if searching else None
         found = searches(node)
         if found and not searching:
             raise ExpressionError(
@@ -194,7 +223,7 @@ class Pipelines:
         for each in models_named(node):  # before stages are made of it, which might look at a path
             self._check_named(each)
         dropped = self._pool.dropped
-        stage = build(node, index if searching else None, self._own_runtime if own else self._runtime)
+        stage = build(node, over, self._own_runtime if own else self._runtime)
         if self._pool.dropped != dropped:
             self._built.clear()  # they may hold what was dropped
         if not own:  # whoever starts the server may have more
@@ -256,6 +285,13 @@ class Pipelines:
             raise ExpressionError(
                 f"{model} reads any number of passages", remedy="set a limit, as in passages=30"
             )
+
+
+def _there(index: Index | None) -> Index:
+    """The index of a server that has one."""
+    if index is None:
+        raise NoIndexError
+    return index
 
 
 def _stamp(folder: Path) -> tuple[int, int, int] | None:

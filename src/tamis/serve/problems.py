@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from tamis.base.errors import CorruptError, LockedError, StorageError, TamisError, UnknownDocumentError
+from tamis.serve.pipelines import NoIndexError
 from tamis.serve.record import request_id
 from tamis.serve.work import Overloaded
 
@@ -86,11 +87,24 @@ def install(app: FastAPI) -> None:
         message = f"{error.detail}: {remedies[error.status_code]}" if default else error.detail
         if error.status_code == 400:  # the framework's, where what parses the body raises
             message = _unparsed(error.__cause__)
-        return problem(error.status_code, message, error.headers)
+        headers = dict(error.headers or {})
+        if error.status_code == 405:
+            headers = {"allow": _methods(headers.get("Allow", "GET"))}
+        return problem(error.status_code, message, headers)
 
     @app.exception_handler(Exception)
     async def on_bug(request: Request, error: Exception) -> Response:
         return bug()
+
+
+def _methods(allowed: str) -> str:
+    """What a path answers, for the header Allow: HEAD is answered wherever GET is.
+
+    >>> _methods("POST, GET")
+    'GET, HEAD, POST'
+    """
+    methods = {each.strip() for each in allowed.split(",")}
+    return ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
 
 
 def _unparsed(cause: BaseException | None) -> str:
@@ -106,7 +120,7 @@ def problem_of(error: TamisError) -> JSONResponse:
     """The answer to an error that tamis raised on purpose."""
     if isinstance(error, Overloaded):
         return problem(503, str(error), {"retry-after": str(error.retry_after)})
-    if isinstance(error, UnknownDocumentError):
+    if isinstance(error, UnknownDocumentError | NoIndexError):
         return problem(404, str(error))
     return problem(500 if isinstance(error, _OUR_TROUBLE) else 422, str(error))
 

@@ -34,9 +34,11 @@ def request_id() -> str | None:
     return None if record is None else record.id
 
 
-def remember(*, pipeline: str | None = None, query: str | None = None) -> None:
-    """Record the query and pipeline for the log. The pipeline is in its printed form, not as it was sent."""
+def remember(*, key: str | None = None, pipeline: str | None = None, query: str | None = None) -> None:
+    """Record these for the log: the name of the key, and the pipeline in its printed form, not as it was
+    sent."""
     if (record := _CURRENT.get()) is not None:
+        record.key = key or record.key
         record.pipeline = pipeline or record.pipeline
         record.query = query or record.query
 

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic.json_schema import SkipJsonSchema
 
-from tamis.serve.limits import IDENTITY, LONGEST_DEADLINE, PIPELINE, QUERY, RESULTS, TEXT
+from tamis.serve.limits import BRIEF, LONGEST_DEADLINE, PIPELINE, QUERY, RESULTS, TEXT
 
 QueryText = Annotated[str, StringConstraints(min_length=1, max_length=QUERY, pattern=r"\S")]
 PipelineText = Annotated[str, StringConstraints(min_length=1, max_length=PIPELINE)]
 Milliseconds = Annotated[int, Field(ge=1, le=round(LONGEST_DEADLINE * 1000))]
 Count = Annotated[int, Field(ge=1, le=RESULTS)]
+_TEXTS = "give the texts too, and the places of the query's words in them"
 _PARTIAL = "accept the ranking of an earlier stage if there is no time for all stages; false: a 503 at once"
 
 
@@ -31,7 +33,7 @@ class SearchRequest(BaseModel):
     pipeline: PipelineText | None = Field(None, description="the stages; the server's own if left out")
     deadline_ms: Milliseconds | None = Field(None, description="the server's own if left out")
     trace: bool = Field(False, description="give the ranking after each stage")
-    texts: bool = Field(True, description="give the documents' texts; false: their snippets alone")
+    texts: bool = Field(False, description=_TEXTS)
     partial: bool = Field(True, description=_PARTIAL)
     stream: bool = Field(
         False, description="send the ranking after each stage as an event, as with Accept: text/event-stream"
@@ -48,8 +50,7 @@ def _as_identity(sent: Any) -> Any:
     return str(sent) if isinstance(sent, int) and not isinstance(sent, bool) else sent
 
 
-_Identity = Annotated[str, StringConstraints(max_length=IDENTITY)]
-SentIdentity = Annotated[_Identity, BeforeValidator(_as_identity, json_schema_input_type=_Identity | int)]
+SentIdentity = Annotated[str, BeforeValidator(_as_identity, json_schema_input_type=str | int)]
 
 
 class Candidate(BaseModel):
@@ -61,7 +62,7 @@ class Candidate(BaseModel):
     id: SentIdentity | None = Field(
         None, description="its place in the list, from 0, if left out; need not differ from the others'"
     )
-    title: str | None = Field(None, max_length=TEXT)
+    title: str | None = None
 
 
 SentDocument = Annotated[Candidate, BeforeValidator(as_object, json_schema_input_type=str | Candidate)]
@@ -80,6 +81,7 @@ class RerankRequest(BaseModel):
     k: Count | None = Field(None, description="how many results; all if left out")
     deadline_ms: Milliseconds | None = None
     trace: bool = False
+    texts: bool = Field(False, description=_TEXTS)
     partial: bool = Field(True, description=_PARTIAL)
 
 
@@ -89,7 +91,7 @@ class ExplainRequest(BaseModel):
     model_config = _with_example({"query": "who wrote killing the blues", "id": "d001"})
 
     query: QueryText
-    id: str = Field(min_length=1, max_length=IDENTITY)
+    id: str = Field(min_length=1)
     pipeline: PipelineText | None = None
     deadline_ms: Milliseconds | None = None
 
@@ -100,6 +102,9 @@ class Place(BaseModel):
     id: str
     rank: int
     score: float
+
+
+_WITH_TEXTS = "only if the request has `texts`"
 
 
 class Evidence(BaseModel):
@@ -131,9 +136,10 @@ class Read(BaseModel):
     characters: int
 
 
-class Result(Place):
-    """A document in its place, with the length of its text in `characters`. `text` ends early where it is
-    long (`cut`); `highlights` are the places of the query's words. All places are in code points."""
+class Shown(Place):
+    """A document in its place, with the length of its text in `characters`. If the request has `texts`, also
+    the `text`, which ends early where it is long (`cut`), and in `highlights` the places of the query's words
+    in it. All places are in code points."""
 
     title: str
     title_highlights: list[tuple[int, int]]
@@ -141,9 +147,16 @@ class Result(Place):
     characters: int
     read: Read | None = Field(description="null if no model has read it from its start")
     evidence: list[Evidence]
-    text: str | None = Field(description="null if the request has `texts` false")
-    cut: bool
-    highlights: list[tuple[int, int]]
+    text: SkipJsonSchema[None] | str = Field(None, description=_WITH_TEXTS)
+    cut: SkipJsonSchema[None] | bool = Field(None, description=_WITH_TEXTS)
+    highlights: SkipJsonSchema[None] | list[tuple[int, int]] = Field(None, description=_WITH_TEXTS)
+
+
+class Result(Shown):
+    """A document of the index, with the metadata that it was indexed with."""
+
+    metadata: dict[str, Any]
+    metadata_cut: bool = Field(description=f"fields are left out: those beyond {BRIEF:,} characters")
 
 
 class StageReport(BaseModel):
@@ -160,18 +173,23 @@ class StageReport(BaseModel):
     ranking: Sequence[Place] | None = None
 
 
-class SearchAnswer(BaseModel):
-    """Results, best first. Where the time was too short for all stages, `complete` is false and the results
-    are those of the stage `finished`."""
+class _Answer(BaseModel):
+    """What a search and a rerank are both answered."""
 
     query: str
     pipeline: str
     kind: str = Field(description="the kind of the scores")
-    results: Sequence[Result]
     note: str | None = Field(description="why nothing was found, where the query can find nothing")
     complete: bool
     finished: str
     ms: float
+
+
+class SearchAnswer(_Answer):
+    """Results, best first. Where the time was too short for all stages, `complete` is false and the results
+    are those of the stage `finished`."""
+
+    results: Sequence[Result]
     stages: Sequence[StageReport]
 
 
@@ -195,8 +213,8 @@ class RerankPlace(Place):
     index: int = _INDEX
 
 
-class RerankResult(Result):
-    """A document of the client's own in its place, as `Result` has it."""
+class RerankResult(Shown):
+    """A document of the client's own in its place, as `Shown` has it."""
 
     index: int = _INDEX
 
@@ -207,7 +225,7 @@ class RerankStageReport(StageReport):
     ranking: Sequence[RerankPlace] | None = None
 
 
-class RerankAnswer(SearchAnswer):
+class RerankAnswer(_Answer):
     """Results, best first, as in `SearchAnswer`. `index` says which document of the request it is: ids are as
     they were sent, so two may be alike."""
 
@@ -275,7 +293,7 @@ class Info(BaseModel):
     version: str
     pipeline: str
     named: dict[str, str] = Field(description="names that stand for a whole pipeline, and that pipeline")
-    documents: int
+    documents: int | None = Field(description="in the index; null without one")
     aggregations: list[str]
     stages: list[StageInfo] = Field(description="the stages that a pipeline may have")
     models: dict[str, str] = Field(description="the models that a pipeline may name, and their stages")

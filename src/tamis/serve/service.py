@@ -41,6 +41,8 @@ from tamis.serve.work import Outcome, Overloaded, Request, Work
 
 _LOG = logging.getLogger("tamis.serve")
 _WARM_UP = 600.0  # seconds in which models must have loaded
+#: Candidates of about the length that people send, to load a reranker with and to see how long it takes.
+_PASSAGES = [Document(str(number), "A sieve is for flour, soup and sauce. " * 12) for number in range(10)]
 _LATE = 0.5  # seconds after its deadline at which an answer may still begin to be written
 
 
@@ -53,7 +55,7 @@ class Answer:
 
 
 class Service:
-    """An index, its pipelines, and the work on them."""
+    """An index, or none, its pipelines, and the work on them."""
 
     def __init__(
         self,
@@ -72,7 +74,8 @@ class Service:
         self._reloading = False
         self._writer = ThreadPoolExecutor(1, "tamis-answers")
         self._writing = Peak()
-        self.metrics.gauge("documents", "Documents in the index.", lambda: len(pipelines.index))
+        if pipelines.searches:
+            self.metrics.gauge("documents", "Documents in the index.", lambda: len(pipelines.index))
         self.metrics.gauge("ready", "1 when ready.", lambda: self.is_ready)
         self.metrics.gauge("tasks", "Tasks of the event loop.", _tasks)
 
@@ -89,14 +92,19 @@ class Service:
 
     async def _warm(self) -> None:
         try:
-            built = await asyncio.to_thread(self.pipelines.search, None)
+            searching = self.pipelines.searches
+            build = self.pipelines.search if searching else self.pipelines.rerank
+            built = await asyncio.to_thread(build, None)
             for step in built.steps:
                 if not step.models:
                     await asyncio.to_thread(step.stage.prepare)
-            await asyncio.to_thread(_compile_searches)
-            text = await asyncio.to_thread(_some_words, built)
+            if searching:
+                await asyncio.to_thread(_compile_searches)
+                ranking = Ranking(Query("0", await asyncio.to_thread(_some_words, built)))
+            else:
+                ranking = placed(Query("0", "soup"), _PASSAGES)
             for _ in range(2):  # the first loads what the second is timed with
-                await self.work.rank(Request(built.steps, Ranking(Query("0", text)), _WARM_UP))
+                await self.work.rank(Request(built.steps, ranking, _WARM_UP))
             self.ready = True
         except TamisError as error:
             self.trouble = str(error)
@@ -114,14 +122,16 @@ class Service:
     # -- the routes
 
     async def info(self) -> dict[str, Any]:
-        built = await self._built(None, searching=True)
+        searching = self.pipelines.searches
+        built = await self._built(None, searching=searching)
+        stages = await asyncio.to_thread(stages_known)
         return {
             "version": __version__,
             "pipeline": built.expression,
-            "named": dict(NAMED),
-            "documents": len(built.index),
+            "named": dict(NAMED) if searching else {},  # all of them search
+            "documents": len(built.index) if searching else None,
             "aggregations": list(get_args(Aggregate)),
-            "stages": await asyncio.to_thread(stages_known),
+            "stages": [each for each in stages if searching or each["role"] != str(Role.FINDS)],
             "models": self.pipelines.models,
             "examples": self.examples,
             "limits": self.limits.shown(),
@@ -171,7 +181,7 @@ class Service:
             started = time.monotonic()
             built = await self._built(request.pipeline, searching=True)
             remember(query=request.query)
-            check_query(built.stage, built.index, request.query)
+            check_query(built.stage, built.analyzer, request.query)
             built.index.document(request.id)  # better now than after all the work
             ranking = Ranking(Query("0", request.query))
             outcome = await self._rank(built, ranking, started, request.deadline_ms)
@@ -187,9 +197,19 @@ class Service:
                 for place, each in enumerate(request.documents)
             ]
             ranking = self._given(built, request.query, documents)
+            if request.trace:
+                self._check_trace(built, documents)
             outcome = await self._rank(built, ranking, started, request.deadline_ms, request.partial)
-            sent = [document.id for document in documents]
-            make = partial(answer, built, outcome, request.k, started=started, trace=request.trace, sent=sent)
+            make = partial(
+                answer,
+                built,
+                outcome,
+                request.k,
+                started=started,
+                trace=request.trace,
+                texts=request.texts,
+                sent=[document.id for document in documents],
+            )
             return await self._write(make, outcome, started, request.deadline_ms)
 
     async def foreign_rerank(self, request: ForeignRequest) -> Answer:
@@ -241,10 +261,19 @@ class Service:
         self.pipelines.check_inferences(built.stage, len(documents))
         return placed(Query("0", query), documents)
 
+    def _check_trace(self, built: Built, documents: Sequence[Document]) -> None:
+        """Raise if the ids, which may be of any length, would be very long in all the rankings together."""
+        characters = len(built.steps) * sum(len(document.id) for document in documents)
+        if characters > self.limits.body:
+            raise InputError(
+                f"the trace would repeat {characters:,} characters of ids",
+                remedy="send shorter ids, or leave out trace",
+            )
+
     async def _asked(self, request: SearchRequest, started: float) -> tuple[Built, Request]:
         remember(query=request.query)
         built = await self._built(request.pipeline, searching=True)
-        check_query(built.stage, built.index, request.query)
+        check_query(built.stage, built.analyzer, request.query)
         ranking = Ranking(Query("0", request.query))
         return built, self._wanted(built, ranking, started, request.deadline_ms, request.partial)
 

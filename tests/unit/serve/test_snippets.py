@@ -123,14 +123,6 @@ def test_how_far_a_model_has_read_is_exact(client: tuple[Any, str]) -> None:
     assert tokens[0] == room < tokens[1]
 
 
-def test_texts_are_left_out_on_request(client: tuple[Any, str]) -> None:
-    with_texts, without = results(client[0]), results(client[0], texts=False)
-    for name, result in without.items():
-        assert (result["text"], result["cut"], result["highlights"]) == (None, True, [])
-        assert result["snippet"] == with_texts[name]["snippet"]
-        assert with_texts[name]["text"]
-
-
 def test_a_query_without_terms_says_so(client: tuple[Any, str]) -> None:
     def note(query: str) -> Any:
         return client[0].post("/search", json={"query": query, "pipeline": "bm25"}).json()["note"]

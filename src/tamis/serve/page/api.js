@@ -84,7 +84,7 @@ const asleep = (seconds, signal) =>
 /** A server that is busy, or has only just started, is asked a second time when it says. `arrived`, if any, is
  *  told of each ranking before the last. */
 export async function search(query, pipeline, k, signal, arrived = null) {
-  const body = { query, pipeline: pipeline || null, k, trace: true, texts: false };
+  const body = { query, pipeline: pipeline || null, k, trace: true };
   const once = () =>
     arrived && canStream() ? postStages("search", body, signal, arrived) : post("search", body, signal);
   try {
