@@ -89,7 +89,7 @@ def test_more_connections_than_descriptors(folder: Path) -> None:
                 for _ in range(2 * most):
                     staying.append(connected(port))
                     staying[-1].sendall(head("/healthz", 10**12, method="GET"))
-                    time.sleep(0.005)
+                    time.sleep(0.012)  # so that less than all that may be open come within a second
                 until = time.monotonic() + 60
                 while watch.served < 100 and time.monotonic() < until:
                     time.sleep(0.05)
