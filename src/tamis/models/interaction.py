@@ -1,6 +1,6 @@
 """Interaction models: they score matrices of similarities between a query's and a document's terms.
 
-        KNRM    Xiong et al. 2017: kernels count the document's terms softly at each degree of similarity
+    KNRM    Xiong et al. 2017: kernels count the document's terms softly at each degree of similarity
     PACRR   Hui et al. 2017: convolutions find n-grams, of which each query term keeps the best k
     DRMM    Guo et al. 2016: histograms of each query term's similarities
 
