@@ -101,7 +101,7 @@ class LockedError(TamisError):
 
 
 class StorageError(TamisError):
-    """The disk is full, the folder is read-only, or the file system refused."""
+    """The disk is full, the folder is read-only, or the file system reported an error."""
 
 
 class UnknownDocumentError(TamisError, KeyError):

@@ -98,7 +98,7 @@ def read_corpus(
 
     - text: as it is; markdown, rst: with the first heading as the title; man: a manual page.
     - html: the title and the main text; pdf (the extra `pdf`); office: docx, pptx, xlsx, odt, odp,
-      ods and epub. Another process reads these, so that a hostile file ends that process alone.
+      ods and epub. Another process reads these, so that a hostile file ends only that process.
 
     A folder with a `corpus.jsonl` is a BEIR folder: only that file is read. Any other folder is read
     recursively and in sorted order, without hidden files: its files of records, or its files that are one

@@ -37,7 +37,7 @@ class Backend(Protocol):
 
     @property
     def description(self) -> str:
-        """The runtime, the device and the precision, for people."""
+        """The runtime, the device and the precision, for display."""
         ...
 
     @property

@@ -1,9 +1,9 @@
 """The interface for models: an `Architecture` describes one kind of model completely, in one file.
 
-    what it is          `Settings`, the table of its name in a recipe, and its record in a checkpoint
-    what it reads       `inputs`: queries and texts as tokens, and which texts share an input
-    its networks        `network` for torch, `graphs` for ONNX
-    what these say      `scores`, `rows`
+    its definition    `Settings`, the recipe table with its name, and its record in a checkpoint
+    its inputs        `inputs`: queries and texts as tokens, and which texts share an input
+    its networks      `network` for torch, `graphs` for ONNX
+    its outputs       `scores`, `rows`
 
 Everything else builds on this interface: checkpoints, the backends, the scorer with its cache, the training
 task, recipes and the options of stages. Another package can add an architecture with an entry point of the

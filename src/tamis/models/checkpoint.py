@@ -5,7 +5,7 @@ are also in model.safetensors, under names that begin with the architecture's pr
 read every model as an encoder.
 
 Weights come from safetensors only. A pickle (pytorch_model.bin, .pt, .pkl) can run any code when it is
-loaded, so it is refused.
+loaded, so it is rejected.
 """
 
 from __future__ import annotations
@@ -429,7 +429,7 @@ def _tokenizer_config(checkpoint: Checkpoint) -> dict[str, Any]:
     config = checkpoint.config
     inputs = ["input_ids", "token_type_ids", "attention_mask"]
     if not config.segments:
-        inputs.remove("token_type_ids")  # the model would refuse it
+        inputs.remove("token_type_ids")  # the model would reject it
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": config.max_length,

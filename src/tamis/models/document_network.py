@@ -2,7 +2,7 @@
 
     OfScores     the passages' scores                             MaxP, Birch-Passage
     OfVectors    the passages' [CLS] vectors                      Vanilla BERT, PARADE, PCGM: `pooling`
-    OfTerms      matrices of similar terms, one a layer, [CLS]    CEDR: `interaction`
+    OfTerms      one matrix of similarities per layer, [CLS]      CEDR: `interaction`
     OfWords      one matrix, of embeddings without context        KNRM, PACRR, DRMM: `interaction`
 
 Each takes documents made by `tamis.models.documents.read` and returns one score per document, which does not

@@ -1,7 +1,7 @@
 """Interaction models: they score matrices of similarities between a query's and a document's terms.
 
     KNRM    Xiong et al. 2017: kernels count the document's terms softly at each degree of similarity
-    PACRR   Hui et al. 2017: convolutions find n-grams, of which each query term keeps the best k
+    PACRR   Hui et al. 2017: convolutions find n-grams; each query term keeps its best k
     DRMM    Guo et al. 2016: histograms of each query term's similarities
 
 Each takes similarities [B, C, Q, D] with masks [B, Q] and [B, D], True where there is a term. There are C
@@ -106,7 +106,7 @@ class PACRR(nn.Module):
         return cast(Tensor, self.score(_joined(whole.flatten(1), cls))).squeeze(1)
 
     def features(self, similarity: Tensor, query_mask: Tensor, document_mask: Tensor) -> Tensor:
-        """The k strongest n-grams of each query term, [B, Q, n k]; 0 where there are fewer."""
+        """The k strongest n-grams of each query term, [B, Q, n k]; 0 if there are fewer."""
         # a convolution needs at least one term, and `topk` at least k positions
         terms, places = max(1 - similarity.shape[2], 0), max(self.k - similarity.shape[3], 0)
         similarity = F.pad(similarity, (0, places, 0, terms))

@@ -57,7 +57,7 @@ class StoredTensor:
 
     @property
     def readable(self) -> bool:
-        """Whether it holds numbers that can be weights."""
+        """Whether its type is valid for weights."""
         return self.dtype in ("F32", "F16", "BF16") or self.scale is not None
 
     def read(self) -> Array:
