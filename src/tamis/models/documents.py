@@ -50,7 +50,7 @@ class DocumentSettings(Settings):
     window: Count = 225  # tokens of a passage; chunks are as long as fits into the input
     stride: Count = 200  # tokens from the start of one window to the start of the next
     passages: Count = 16  # maximum number of windows
-    sequence: Whole = 0  # maximum tokens of an input, including the query; 0: 256, for chunks 512
+    sequence: Whole = 0  # maximum tokens of an input, including the query; 0: 256, or 512 for chunks
     query: Count = 128  # maximum tokens, at most half of an input; the text gets the rest
 
     def model_post_init(self, _: object) -> None:

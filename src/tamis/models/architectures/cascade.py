@@ -45,7 +45,7 @@ class CascadeSettings(Settings):
     step: Count = 2  # ... and the layers from each exit to the next (lambda_1); the last layer always has one
     exits: tuple[Count, ...] = ()  # the layers of the exits before the last; replaces first and step
     alpha: BelowOne = 0.3  # of the dev run only: training reads every text up to the exit that it trains
-    heads: Heads = "new"  # new: drawn from the seed (the last copied, if there is one); trained: all copied
+    heads: Heads = "new"  # new: random (the last: the start's, if any); trained: copies of the start's head
 
 
 class Cascade(Architecture):
