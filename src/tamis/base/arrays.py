@@ -8,7 +8,7 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: equal: inputs of one length. padded: filled up to the longest. packed: laid end to end.
+#: equal: inputs of one length. padded: padded to the longest. packed: laid end to end.
 Layout = Literal["equal", "padded", "packed"]
 
 
@@ -24,7 +24,7 @@ def ranges(starts: Array, counts: Array) -> Array:
 
 
 def batches(lengths: Array, budget: int, layout: Layout) -> list[Array]:
-    """Which inputs go together, the longest first; one input alone may exceed the budget.
+    """The indices of the inputs of each batch, the longest first; a single input may exceed the budget.
 
     >>> [batch.tolist() for batch in batches(np.array([3, 5, 3, 2]), 6, "equal")]
     [[1], [0, 2], [3]]

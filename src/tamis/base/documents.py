@@ -28,7 +28,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """The text given to the ranker; `fields` keeps a TREC topic's title, desc and narr.
+    """The text given to the ranker; `fields` has a TREC topic's title, desc and narr.
 
     >>> Query("q1", "who wrote killing the blues").text
     'who wrote killing the blues'

@@ -1,29 +1,29 @@
-"""Errors for users: each says in one line what is wrong and what to do about it."""
+"""Errors for users: each states the problem and the remedy in one line."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-NAMED = 5  # ids or names that a message has of many
+NAMED = 5  # maximum number of ids or names in a message
 QUOTED = 100  # characters of a value that an error quotes
-_LONGEST = 2000  # most characters of a message, whatever it quotes, so that it fits a log or a response
+_LONGEST = 2000  # maximum characters of a message, so that it fits into a log or a response
 
 
 def quoted(value: object, limit: int = QUOTED) -> str:
-    """A value for an error message: its `repr`, cut after `limit` characters. A value from a file or a
+    """A value for an error message: its `repr`, truncated after `limit` characters. A value from a file or a
     request may have any size, be nested too deeply for `repr`, or be a number with too many digits.
 
     >>> quoted("d1"), quoted("d" * 1_000_000, limit=5), quoted(16**5000)
     ("'d1'", "'dddd...", 'an int of too many digits')
     """
     if isinstance(value, str | bytes):
-        value = value[: limit + 1]  # a text of a gigabyte is not copied
+        value = value[: limit + 1]  # do not copy a text of a gigabyte
     try:
         text = repr(value)
     except RecursionError:
         return f"a {type(value).__name__} nested too deeply"
-    except ValueError:  # Python writes out no more than 4,300 digits
+    except ValueError:  # Python converts at most 4,300 digits
         return f"an {type(value).__name__} of too many digits"
     return text if len(text) <= limit + 2 else f"{text[:limit]}..."  # 2: the quotes
 
@@ -40,7 +40,7 @@ def some(names: Iterable[str], between: str = ", ") -> str:
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """The remedy for a name that is not one of these.
+    """The remedy for an unknown name.
 
     >>> did_you_mean("bm26", ["bm25", "ql"]), did_you_mean("titel", ["bm25", "ql"])
     ('did you mean bm25? Use bm25, ql', 'use bm25, ql')
@@ -89,11 +89,11 @@ class InputError(TamisError):
 
 
 class ExpressionError(InputError):
-    """A pipeline expression that does not parse, or names what does not exist."""
+    """A pipeline expression that is invalid, or uses an unknown name."""
 
 
 class CorruptError(TamisError):
-    """Bytes on disk that are not the bytes that were written."""
+    """Data on disk that differs from the data that was written."""
 
 
 class LockedError(TamisError):
@@ -101,11 +101,11 @@ class LockedError(TamisError):
 
 
 class StorageError(TamisError):
-    """The disk is full, the folder is read-only, or the file system refused."""
+    """The disk is full, the folder is read-only, or the file system reported an error."""
 
 
 class UnknownDocumentError(TamisError, KeyError):
-    """An id that the index or corpus does not hold."""
+    """An id that is not in the index or corpus."""
 
     __str__ = Exception.__str__  # KeyError would print the repr
 

@@ -1,17 +1,17 @@
-"""How what is optional is installed, by a command that works wherever tamis itself came from."""
+"""The commands that install optional packages; they work wherever tamis was installed from."""
 
 from __future__ import annotations
 
 import re
 from importlib.metadata import PackageNotFoundError, requires
 
-#: What large packages take on the disk, for whoever installs one.
+#: The disk space of large packages, for users who install them.
 _SIZES = {"torch": "about 5 GB; less than 1 GB if built for the CPU alone"}
 
 
 def install(package: str) -> str:
-    """The command that installs an optional package, in a version that tamis works with. It names the package
-    and not an extra of tamis, which pip finds only where it found tamis.
+    """The command that installs an optional package, in a version that tamis supports. It names the package
+    and not an extra of tamis, because pip can find extras only where it can find tamis.
 
     >>> install("torch")
     "pip install 'torch<...,>=...' (about 5 GB; less than 1 GB if built for the CPU alone)"
@@ -24,10 +24,10 @@ def install(package: str) -> str:
 
 
 def _required(package: str) -> str:
-    """The package with the versions that tamis allows."""
+    """The package with the versions that tamis supports."""
     try:
         every = requires("tamis") or []
-    except PackageNotFoundError:  # sources on the path
+    except PackageNotFoundError:  # not installed: imported from its sources
         every = []
     names = (re.match(rf"{re.escape(package)}(?![\w.-])[^;\s]*", each) for each in every)
     return next((found[0] for found in names if found), package)

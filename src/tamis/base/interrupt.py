@@ -1,7 +1,7 @@
-"""Cancelling a search that is no longer needed.
+"""Cancels a search that is no longer needed.
 
 Long-running code calls `check` between its short parts. The caller in the same thread decides what `check`
-does; by default nothing. Compiled code cannot call back and reads `waiting`.
+does; by default it does nothing. Compiled code cannot call back, and reads `waiting` instead.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tamis.base.arrays import Array
 
 
 def _go_on() -> None:
-    """What `check` does by default."""
+    """The default of `check`."""
 
 
 class _Current(threading.local):
@@ -31,25 +31,25 @@ _current = _Current()
 
 
 def check() -> None:
-    """Raise what `interruptible` was given to raise, if the work is to be given up."""
+    """Call the check set by `interruptible`, which raises an exception if the work is cancelled."""
     _current.check()
 
 
 def current_check() -> Callable[[], object]:
-    """The thread's `check`, for those who work for it in threads of their own."""
+    """The thread's `check`, to be called from other threads that work for it."""
     return _current.check
 
 
 def waiting() -> Array:
-    """For compiled code: one flag for each client that waits for the result. Once all are false it may return
-    anything at all, because the `check` that must follow raises."""
+    """One flag per client that waits for the result, for compiled code. When all are false, the code may
+    return any result, because the `check` that must follow raises."""
     return _current.waiting
 
 
 @contextmanager
 def interruptible(check: Callable[[], object], waiting: Array) -> Iterator[None]:
     """Within the block, in this thread, `check` is called between the parts of a long search. It must raise
-    once `waiting` has no true flag left.
+    when all flags of `waiting` are false.
 
     >>> def stop() -> None:
     ...     raise TimeoutError

@@ -6,7 +6,7 @@ import json
 import math
 from typing import Any
 
-DEEPEST = 100  # levels: what Python itself reads, it may not be able to write again
+DEEPEST = 100  # levels: Python can read deeper values than it can write
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -28,7 +28,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def check_depth(value: Any) -> None:
-    """Refuse values of over `DEEPEST` levels.
+    """Raise a `ValueError` for values with more than `DEEPEST` levels.
 
     >>> check_depth([[], {"a": []}])
     """
@@ -41,8 +41,9 @@ def check_depth(value: Any) -> None:
 
 
 def check_numbers(value: Any) -> None:
-    """Refuse numbers that no float holds, such as 1e400, which are read as infinite: no other program reads
-    what Python writes for these. The value is not nested too deeply.
+    """Raise a `ValueError` for numbers beyond the range of a float, such as 1e400: Python reads them as
+    infinite, and other programs cannot read what it writes for these. The value must not be nested too
+    deeply.
 
     >>> check_numbers({"year": [1e400]})
     Traceback (most recent call last):

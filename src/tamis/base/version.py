@@ -1,3 +1,3 @@
-"""The version of tamis, that of pyproject.toml."""
+"""The version of tamis, the same as in pyproject.toml."""
 
 __version__ = "0.1.0"

@@ -1,8 +1,8 @@
 """Reading and writing corpora, queries, relevance judgments and runs.
 
-Everything here reads plain, `.gz` and `.zst` files and the standard input (`-`), reports an error in a file
-in one line that names the line, and writes completely or not at all. `irds:NAME` instead of a corpus, queries
-or judgments is a dataset of ir_datasets (`pip install ir-datasets`).
+All readers read plain, `.gz` and `.zst` files and the standard input (`-`), and report an error in a file in
+one line with the line number. All writers write a file completely or not at all. `irds:NAME` instead of a
+corpus, queries or judgments is a dataset of ir_datasets (`pip install ir-datasets`).
 """
 
 from tamis.formats.candidates import Candidates, read_candidates

@@ -1,5 +1,5 @@
-"""Files read in a process of their own: a hostile one that crashes a parser, never ends or asks for all the
-memory ends that process, is left out, and the next file gets a new one."""
+"""Reads files in a separate process: a hostile file that crashes a parser, never ends or uses up the memory
+only ends that process and is left out; the next file gets a new process."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from typing import IO, Any, Self
 from tamis.base.errors import InputError
 from tamis.formats.pages import LARGEST_FILE, Page
 
-SECONDS = 60.0  # that a file may take
-MEMORY = 1 << 31  # bytes of addresses that the process may have, where the system can limit them
+SECONDS = 60.0  # maximum time for a file
+MEMORY = 1 << 31  # maximum address space of the process in bytes, if the system can limit it
 _MAIN = "import sys; sys.path[:] = sys.argv[1:]; from tamis.formats.apart import work; work()"
 
 
 class Reader:
-    """Reads files apart, one at a time.
+    """Reads files in a separate process, one at a time.
 
     >>> file = getfixture("tmp_path") / "a.html"
     >>> _ = file.write_text("<title>Sieve</title><p>Fine.")
@@ -44,7 +44,8 @@ class Reader:
         self.close()
 
     def read(self, path: Path, kind: str) -> Page:
-        """What a file holds; `InputError` if it cannot be read, whatever it does to its reader."""
+        """The content of a file. Raises an `InputError` if it cannot be read, even if it crashes the
+        process."""
         process = self._process or self._start()
         assert process.stdin is not None
         request = json.dumps([os.fsdecode(path.absolute()), kind]).encode()
@@ -58,7 +59,7 @@ class Reader:
             raise InputError(problem, remedy="split it, or convert it to text", path=path) from None
         except OSError:
             line = b""
-        if not line.endswith(b"\n"):  # it ended
+        if not line.endswith(b"\n"):  # the process ended
             self.close()
             raise InputError("crashes its parser", remedy="convert it to text", path=path)
         answer: dict[str, Any] = json.loads(line)
@@ -72,7 +73,7 @@ class Reader:
             [sys.executable, "-c", _MAIN, *sys.path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # what parsers complain of: the reasons come as answers
+            stderr=subprocess.DEVNULL,  # messages of parsers: the errors come as answers
             **apart,
         )
         assert process.stdin is not None and process.stdout is not None
@@ -83,7 +84,7 @@ class Reader:
         return process
 
     def close(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -101,7 +102,7 @@ def _pass_on(stream: IO[bytes], say: Callable[[bytes], None]) -> None:
 
 
 def read_file(path: Path, kind: str) -> Page:
-    """Read a file here: for the process that is there for it."""
+    """Read a file in this process; called in the separate process."""
     if kind == "html":
         from tamis.formats.lines import LONGEST_RECORD, read_bytes
         from tamis.formats.web import read_html
@@ -119,14 +120,14 @@ def read_file(path: Path, kind: str) -> Page:
 
 
 def work() -> None:
-    """The main loop of the process: a line for each file, until its pipe closes."""
+    """The main loop of the separate process: one line per file, until its pipe closes."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # printed output must not mix with the answers
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     _limit_memory(json.loads(sys.stdin.buffer.readline()))
 
     def hear(line: bytes) -> None:
-        if not line:  # at once, even in the middle of a file: the parent is gone
+        if not line:  # the parent has ended: exit at once, even in the middle of a file
             os._exit(0)
         requests.put(line)
 
@@ -146,7 +147,7 @@ def work() -> None:
             answer = {"problem": "takes too much memory to read", "remedy": "split it, or convert it to text"}
         except RecursionError:
             answer = {"problem": "nested too deeply", "remedy": "convert it to text"}
-        except Exception as error:  # of a library, about a file that it did not expect
+        except Exception as error:  # an error of a library for an unexpected file
             answer = {"problem": f"cannot be read ({type(error).__name__})", "remedy": "convert it to text"}
         answers.write(json.dumps(answer).encode() + b"\n")
         answers.flush()

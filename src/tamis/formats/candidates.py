@@ -1,4 +1,4 @@
-"""Candidates with their texts: the `qid pid query passage` of MS MARCO's top1000 files."""
+"""Candidates with their texts: the lines `qid pid query passage` of MS MARCO's top1000 files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _WIDTH = 4
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Queries, the ids of each one's candidates, ascending, and the candidates' texts, each held once."""
+    """Queries, the ids of each query's candidates in ascending order, and the candidates' texts, each stored
+    once."""
 
     queries: dict[str, Query]
     ids: dict[str, tuple[str, ...]]
@@ -25,8 +26,8 @@ class Candidates:
 def read_candidates(path: PathLike, *, skipped: SkipReport | None = None) -> Candidates:
     """The candidates of a file whose lines are `qid docid query text`, separated by tabs.
 
-    The lines may be in any order, and the order carries no meaning: MS MARCO's is not that of a ranking. An
-    id must have the same text wherever it occurs.
+    The lines can be in any order; the order has no meaning, and in MS MARCO it is not that of a ranking. An
+    id must always have the same text.
 
     >>> file = getfixture("tmp_path") / "top1000.dev.tsv"
     >>> _ = file.write_text("q1\\td7\\twhich sieve\\tA tamis.\\nq1\\td3\\twhich sieve\\tA drum.\\n")
@@ -56,8 +57,8 @@ def read_candidates(path: PathLike, *, skipped: SkipReport | None = None) -> Can
 
 
 def _parse(line: str, found: Candidates) -> tuple[Query, Document]:
-    """The query and the document of a line: existing objects are reused, because a passage may occur for a
-    hundred queries and its text is held once."""
+    """The query and the document of a line. Existing objects are reused: a passage can occur for a hundred
+    queries, and its text is stored only once."""
     cells, columns = line.split("\t", _WIDTH), line.count("\t") + 1
     if columns != _WIDTH:
         problem = f"{columns} tab-separated columns where candidates have {_WIDTH}"

@@ -1,5 +1,5 @@
-"""The characters of web pages and old texts, found as browsers find them (the WHATWG's Encoding and HTML
-standards): a byte order mark, what the page declares, UTF-8 if it is valid, and else Windows-1252."""
+"""Decodes web pages and old texts as browsers do (the WHATWG's Encoding and HTML standards): by a byte order
+mark, the encoding that the page declares, UTF-8 if it is valid, else Windows-1252."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import codecs
 import re
 
 _MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
-_LOOKED_AT = 1024  # bytes that browsers look for a declaration in
+_LOOKED_AT = 1024  # bytes in which browsers search for a declaration
 _DECLARED = re.compile(
     rb"""<meta\s[^>]{0,500}?charset\s*=\s*["']?\s*([\w.:-]{2,40})"""
     rb"""|^\s*<\?xml\s[^>]{0,200}?encoding\s*=\s*["']([\w.:-]{2,40})["']""",
     re.IGNORECASE,
 )
-# What browsers read under these names, where Python reads them more narrowly.
+# Names for which browsers use a larger encoding than Python.
 _WIDER = {
     "ascii": "cp1252",
     "iso8859-1": "cp1252",
@@ -25,7 +25,7 @@ _WIDER = {
     "shift_jis": "cp932",
     "euc_kr": "cp949",
     "big5": "big5hkscs",
-    # a page whose declaration could be read as ASCII is not in UTF-16
+    # a page whose declaration is readable as ASCII is not in UTF-16
     "utf-16": "utf-8",
     "utf-16-le": "utf-8",
     "utf-16-be": "utf-8",
@@ -34,7 +34,7 @@ _WIDER = {
 
 
 def decoded(data: bytes) -> str:
-    r"""The text of a page's bytes. Bytes that its encoding does not have become U+FFFD, as in a browser.
+    r"""Decode a page. Bytes that are invalid in its encoding become U+FFFD, as in a browser.
 
     >>> decoded("café".encode()), decoded(b"caf\xe9 \x93quoted\x94")
     ('café', 'café “quoted”')
@@ -56,7 +56,8 @@ def decoded(data: bytes) -> str:
 
 
 def declared(data: bytes) -> str | None:
-    """Python's name of the encoding that a page declares in its first kilobyte; None without one it knows.
+    """Python's name of the encoding that a page declares in its first kilobyte; None if there is no known
+    one.
 
     >>> declared(b'<meta http-equiv=content-type content="text/html; charset=latin1">')
     'cp1252'
@@ -71,7 +72,7 @@ def declared(data: bytes) -> str | None:
     except (LookupError, UnicodeDecodeError):
         return None
     name = _WIDER.get(codec.name, codec.name)
-    # Python also has encodings that are no character sets, such as hex and zip
+    # Python also has encodings that are not character sets, such as hex and zip
     return name if codec._is_text_encoding else None
 
 

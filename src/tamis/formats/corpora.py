@@ -44,15 +44,15 @@ from tamis.formats.sgml import read_trec_documents
 from tamis.formats.tables import read_table
 from tamis.storage.files import STDIN, PathLike, read_text
 
-_MOST_COLUMNS = 8  # of a TSV that are looked at: one too many is enough to know
+_MOST_COLUMNS = 8  # of a TSV that are split: more are an error anyway
 _HEADER_REMEDY = "read the file as csv (--format csv), or take the line out"
 
 
 class _Source(NamedTuple):
     path: PathLike
     format: CorpusFormat | Literal["irds"]
-    name: str  # the id, where the file is one document
-    spared: bool = False  # left out if it is bad, by a reader that counts such files
+    name: str  # the id, if the file is one document
+    spared: bool = False  # whether it is left out if it is bad, by a reader that counts such files
 
 
 class Place(NamedTuple):
@@ -98,20 +98,20 @@ def read_corpus(
 
     - text: as it is; markdown, rst: with the first heading as the title; man: a manual page.
     - html: the title and the main text; pdf (the extra `pdf`); office: docx, pptx, xlsx, odt, odp,
-      ods and epub. Another process reads these, so that a hostile file ends that process alone.
+      ods and epub. Another process reads these, so that a hostile file ends only that process.
 
-    A folder that holds `corpus.jsonl` is a BEIR folder: that file alone is read. Any other folder is read
+    A folder with a `corpus.jsonl` is a BEIR folder: only that file is read. Any other folder is read
     recursively and in sorted order, without hidden files: its files of records, or its files that are one
-    document each, with their relative paths as ids. With a `format`, the files with its suffixes, or every
-    file where none has them (TREC's disks have no suffixes); `files` stands for all kinds that are one
-    document. Pipes, sockets and devices in it are left out: reading one may wait without end.
+    document each, with their relative paths as ids. With a `format`, the files with its suffixes are read, or
+    all files if none has them (TREC's disks have no suffixes); `files` stands for all kinds that are one
+    document. Pipes, sockets and devices in it are left out, because reading one can block forever.
 
     `irds:NAME` is a dataset of ir_datasets, whatever the `format`; see `tamis.formats.irds`.
 
     Paths are checked at once. Empty texts and NUL characters are allowed; the document store checks for
-    duplicate ids. A bad line (or a bad file, where a file is a document) is an `InputError`, or is counted in
-    `skipped` and left out. `left_out` learns what the folders hold that is not read, and then their bad files
-    count there and stop nothing.
+    duplicate ids. A bad line (or a bad file, if a file is a document) raises an `InputError`, or is counted
+    in `skipped` and left out. `left_out` collects the files of folders that are not read; with it, bad files
+    of folders are counted there and do not raise.
 
     >>> file = getfixture("tmp_path") / "corpus.jsonl"
     >>> _ = file.write_text('{"_id": 7, "title": "Tamis", "text": "A sieve.", "year": 1900}')
@@ -126,8 +126,8 @@ def read_corpus(
 
 
 def files_left_out(folder: Path, format: CorpusFormat | None = None) -> list[Path]:
-    """The files of a folder that `read_corpus` does not read, without hidden ones; in a BEIR folder those
-    that could be a corpus.
+    """The files of a folder that `read_corpus` does not read, except hidden ones; in a BEIR folder, only
+    those that could be a corpus.
 
     >>> folder = getfixture("tmp_path")
     >>> for name in ("a.txt", "b.md", "c.png"):
@@ -146,7 +146,7 @@ def files_left_out(folder: Path, format: CorpusFormat | None = None) -> list[Pat
 
 
 def files_read(folder: Path) -> list[Path]:
-    """The files of a folder that `read_corpus` may read.
+    """The files of a folder that `read_corpus` reads; if there are none, all files that are not hidden.
 
     >>> folder = getfixture("tmp_path")
     >>> for name in ("a.txt", "b.run"):
@@ -179,13 +179,13 @@ def places_of(
                 found.append(Place(os.fspath(source.path), line, source.format))
                 if len(found) == 2:
                     break
-    except TamisError:  # the error that the places are for is the one to tell
+    except TamisError:  # the caller reports the original error, for which the places are needed
         pass
     return found
 
 
 def _can_reread(source: _Source) -> bool:
-    """Not a pipe, which is empty by now, or would be waited for without end."""
+    """Whether a source can be read again: not a pipe, which is now empty, or would block forever."""
     if source.format == "irds":
         return True
     return os.fspath(source.path) != STDIN and Path(source.path).is_file()
@@ -229,7 +229,7 @@ def _as_input_error(error: TamisError, path: PathLike) -> InputError:
 
 
 def _file_document(source: _Source, reader: Reader | None) -> Document:
-    """The document of a file that is one."""
+    """The document of a file that is one document."""
     name, path = _file_id(source), Path(source.path)
     if source.format in _APART:
         assert reader is not None
@@ -266,7 +266,7 @@ def _broken_link(source: _Source) -> InputError | None:
     except FileNotFoundError:
         remedy = "remove the link, or restore the file it points to"
         return InputError(f"a broken link ({path.readlink()})", remedy=remedy, path=path)
-    except OSError:  # which reading it explains
+    except OSError:  # reading the file reports it
         pass
     return None
 
@@ -352,7 +352,7 @@ def _read_tsv(source: _Source, skipped: SkipReport | None) -> _Numbered:
         if not width:
             try:
                 check_no_header(cells, ID_KEYS, TEXT_KEYS, _HEADER_REMEDY)
-            except InputError as header:  # even where lines may be skipped, as in a CSV
+            except InputError as header:  # always an error, even if bad lines are skipped, as in a CSV
                 raise located(header, source.path, number) from None
         if not width and len(cells) in (2, 3, 4):
             width = len(cells)
@@ -401,7 +401,7 @@ _READERS: dict[str, Callable[[_Source, SkipReport | None], _Numbered]] = {
     "arrow": _read_table,
     "irds": _read_irds,
 }
-# Files that are one document each: those that are simple are read here, and the others apart.
+# Files that are one document each: simple ones are read in this process, the others in a separate one.
 _PAGES: dict[str, Callable[[PathLike], Page]] = {
     "text": lambda path: Page("", _text_of(path)),
     "markdown": lambda path: read_markdown(_text_of(path)),

@@ -13,11 +13,11 @@ from tamis.formats.json_lines import first_present
 from tamis.formats.lines import LONGEST_RECORD, SkipReport, numbered_lines, skip_or_raise, too_long
 from tamis.storage.files import PathLike, not_utf8, open_bytes
 
-SEPARATORS = (",", ";", "\t")  # spreadsheets write ; where the comma is the decimal point
+SEPARATORS = (",", ";", "\t")  # spreadsheets write ; in countries with a decimal comma
 LONGEST_CELL = 1 << 24  # characters: a quote that is never closed must not fill the memory
 
 _TWICE = 'write a quote inside a text twice ("")'
-# By a part of what Python's reader says.
+# By a part of the error messages of Python's reader.
 _COMPLAINTS = {
     "unexpected end of data": ("a quote is opened and never closed", f"close it; {_TWICE}"),
     "expected after": ("text after a closing quote", _TWICE),
@@ -27,7 +27,7 @@ _COMPLAINTS = {
 
 
 class _Row(NamedTuple):
-    line: int  # its first
+    line: int  # its first line
     lines: int
     cells: list[str]
     error: InputError | None
@@ -42,10 +42,10 @@ def read_rows(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     r"""Line number and cells of each row, by the names of the columns.
 
-    The header must have one name of each of `required`; these and the `optional` names are found in any case:
-    `ID` is `id`. The separator is the comma, semicolon or tab that finds most of them. Columns without a name
-    and rows without content are left out. A bad row counts in `skipped` with all its lines: a quote that is
-    not closed can swallow many.
+    The header must have one name of each of `required`; these and the `optional` names are not
+    case-sensitive: `ID` is `id`. The separator is the comma, semicolon or tab with which most of them are
+    found. Columns without a name and rows without content are left out. A bad row counts in `skipped` with
+    all its lines, which can be many if a quote is not closed.
 
     >>> file = getfixture("tmp_path") / "tools.csv"
     >>> _ = file.write_text('ID;Text\n1;"A sieve;\nfine"\n2;A pot\n')
@@ -69,7 +69,7 @@ def read_rows(
 
 
 def _rows(stream: BinaryIO, names: Collection[str], path: PathLike) -> Iterator[_Row]:
-    """The rows that are not empty, good and bad."""
+    """The rows that are not empty, valid or not."""
     lines = _Lines(stream, path)
     bad = lines.bad
     opening: list[str] = []
@@ -79,7 +79,7 @@ def _rows(stream: BinaryIO, names: Collection[str], path: PathLike) -> Iterator[
             break
     if not opening:
         return
-    # The limit belongs to the process, not to the reader: others may need it as high as it is.
+    # The limit applies to the whole process: never lower it, because other readers may need it.
     csv.field_size_limit(max(csv.field_size_limit(), LONGEST_CELL))
     reader = csv.reader(chain(opening, lines), delimiter=_separator(opening[-1], names), strict=True)
     while True:
@@ -98,9 +98,9 @@ def _rows(stream: BinaryIO, names: Collection[str], path: PathLike) -> Iterator[
 
 
 class _Lines:
-    r"""The lines, ended by `\n`. Invalid UTF-8 is recorded in `bad` and not raised: the row continues, and
-    only the reader finds its end. `held` is the number of bytes of the row so far; a row that is too long is
-    an error even if rows may be skipped, because its end is unknown."""
+    r"""The lines, ended by `\n`. Invalid UTF-8 is added to `bad` and not raised: the row continues, and only
+    the reader finds its end. `held` is the number of bytes of the row so far; a row that is too long is an
+    error even if bad rows are skipped, because its end is unknown."""
 
     def __init__(self, stream: BinaryIO, path: PathLike) -> None:
         self.bad: list[InputError] = []
@@ -139,7 +139,7 @@ def _name(cell: str, names: Collection[str]) -> str:
 def _columns(
     header: _Row, names: Collection[str], required: Sequence[Sequence[str]], path: PathLike
 ) -> dict[str, int]:
-    """The place of each column that has a name."""
+    """The index of each column that has a name."""
     if header.error:
         raise header.error
     columns: dict[str, int] = {}

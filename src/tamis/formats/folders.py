@@ -1,4 +1,4 @@
-"""The files of a folder: which are read, and which are left out and why."""
+"""Lists the files of a folder: which are read, and which are left out and why."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from tamis.formats.kinds import EXTRAS, RECORDS, SUFFIXES, CorpusFormat, format_
 from tamis.formats.lines import SkipReport
 from tamis.storage.files import COMPRESSED_SUFFIXES
 
-# What makes a BEIR folder, and what belongs to it: the queries, and a folder or files of judgments.
+# The file that defines a BEIR folder, and its other files: the queries, and a folder or files of judgments.
 BEIR_CORPUS = "corpus.jsonl"
 _OF_BEIR = (BEIR_CORPUS, "queries.jsonl", "qrels")
 
-#: Why a file is left out: its kind is not known, or not the one that is asked for; it is a pipe or a device;
-#: it lies beside BEIR's corpus; it is hidden, a hidden folder or a link to a folder; an extra is missing; it
-#: holds records, and nearly all beside it are documents.
+#: Why a file is left out: its kind is unknown, or not the requested one; it is a pipe or a device; it is in a
+#: BEIR folder but not the corpus; it is hidden, a hidden folder or a link to a folder; an extra is missing;
+#: it contains records, in a folder with mostly documents.
 Why = Literal["unknown", "other", "special", "beir", "hidden", "extra", "records"]
 
-#: A folder of so many documents for each file of records is a folder of documents, if these are also larger.
+#: A folder with at least this many documents per file of records is a folder of documents, if they also have
+#: more bytes.
 _MANY = 50
 
 
@@ -33,7 +34,7 @@ class LeftFile(NamedTuple):
     """A file, or a folder, that is not read."""
 
     path: Path
-    kind: str  # of file: its suffix, as in `kinds.kind_of`
+    kind: str  # kind of file: its suffix, as in `kinds.kind_of`
     why: Why
 
 
@@ -46,10 +47,10 @@ class Entry(NamedTuple):
 
 @dataclass(slots=True)
 class LeftOut:
-    """What a corpus's folders hold that is not read, for a reader that is given one of these.
+    """Collects the files of a corpus's folders that are not read, for a reader that gets one of these.
 
-    `bad` counts the files that could not be read; a file of a folder that is one document never stops a
-    reader that has a `LeftOut`.
+    `bad` counts the files that could not be read; with a `LeftOut`, a reader never stops at a bad file of a
+    folder if that file is one document.
 
     >>> left = LeftOut([LeftFile(Path(name), ".png", "unknown") for name in ("a.png", "b.png")])
     >>> left.counts("unknown")
@@ -60,7 +61,7 @@ class LeftOut:
     bad: SkipReport = field(default_factory=SkipReport)
 
     def counts(self, *why: Why) -> dict[str, int]:
-        """How many files of each kind are left out for these reasons, most first."""
+        """How many files of each kind are left out for these reasons, the most frequent first."""
         return dict(Counter(file.kind for file in self.files if file.why in why).most_common())
 
     def first(self, *why: Why) -> Path | None:
@@ -68,7 +69,7 @@ class LeftOut:
 
 
 def list_folder(folder: Path, wanted: CorpusFormat | None) -> tuple[list[Entry], list[LeftFile]]:
-    """The files of a folder that are read, in the order of their paths, and the others.
+    """The files of a folder that are read, and those that are not, each in the order of their paths.
 
     >>> folder = getfixture("tmp_path")
     >>> for name in ("a.txt", "b.md", "c.png", ".hidden"):
@@ -107,7 +108,7 @@ def list_folder(folder: Path, wanted: CorpusFormat | None) -> tuple[list[Entry],
 
 
 def _stray_records(entries: list[Entry]) -> list[Entry]:
-    """The few files of records, such as an example of CSV, in a folder that is one of documents by far."""
+    """The files of records, for example a sample CSV, in a folder that consists mostly of documents."""
     records = [entry for entry in entries if entry.format in RECORDS]
     documents = [entry for entry in entries if entry.format not in RECORDS]
     if not records or len(documents) < _MANY * len(records) or _bytes(documents) < _bytes(records):
@@ -118,7 +119,7 @@ def _stray_records(entries: list[Entry]) -> list[Entry]:
 def _bytes(entries: list[Entry]) -> int:
     total = 0
     for entry in entries:
-        with suppress(OSError):  # a broken link, which reading it explains
+        with suppress(OSError):  # a broken link; reading it reports this
             total += entry.path.stat().st_size
     return total
 
@@ -128,8 +129,8 @@ def _ordered(files: list[LeftFile]) -> list[LeftFile]:
 
 
 def both_kinds(entries: list[Entry]) -> list[Path]:
-    """One file of each format where a folder has both files of records and files that are documents, and not
-    by far more of these: which of them are the corpus is for the user to say."""
+    """One file of each format if a folder has both files of records and files that are documents, and not
+    mostly documents: the user must then say which of them are the corpus."""
     formats = {entry.format: entry.path for entry in reversed(entries)}
     records = [path for format, path in formats.items() if format in RECORDS]
     files = [path for format, path in formats.items() if format not in RECORDS]
@@ -144,12 +145,12 @@ def is_special(path: Path) -> bool:
     """
     try:
         return not stat.S_ISREG(path.stat().st_mode)
-    except OSError:  # which reading it explains
+    except OSError:  # reading the file reports it
         return False
 
 
 def is_beir(folder: Path, format: CorpusFormat | None = None) -> bool:
-    """Whether a folder is read as BEIR's, that is whether its `corpus.jsonl` alone is.
+    """Whether a folder is read as a BEIR folder, that is, only its `corpus.jsonl`.
 
     >>> folder = getfixture("tmp_path")
     >>> (folder / "corpus.jsonl.gz").touch()
@@ -160,7 +161,7 @@ def is_beir(folder: Path, format: CorpusFormat | None = None) -> bool:
 
 
 def beir_corpus(folder: Path, format: CorpusFormat | None) -> Path | None:
-    """The one file that is read of a BEIR folder; None if it is no such folder."""
+    """The only file that is read of a BEIR folder; None if it is not a BEIR folder."""
     if format not in (None, "jsonl"):
         return None
     names = (BEIR_CORPUS + suffix for suffix in ("", *COMPRESSED_SUFFIXES))
@@ -168,7 +169,7 @@ def beir_corpus(folder: Path, format: CorpusFormat | None) -> Path | None:
 
 
 def could_be_corpus(path: Path, folder: Path, format: CorpusFormat | None) -> bool:
-    """Whether a file beside BEIR's corpus looks like more documents, and not like BEIR's own files."""
+    """Whether another file in a BEIR folder could contain documents, and is not one of BEIR's own files."""
     if path.relative_to(folder).parts[0].startswith(_OF_BEIR):
         return False
     own = SUFFIXES.get(suffix_of(path))

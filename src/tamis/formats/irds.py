@@ -1,4 +1,4 @@
-"""The collections of ir_datasets by name: `irds:beir/scifact/test` may be given wherever a file is expected.
+"""The collections of ir_datasets by name: `irds:beir/scifact/test` is valid wherever a file is expected.
 
 ir_datasets (MacAvaney et al. 2021, https://ir-datasets.com) downloads missing files into its own folder, and
 shows progress and terms of use itself. This module converts its records:
@@ -34,7 +34,7 @@ Part = Literal["docs", "queries", "qrels"]
 
 PREFIX = "irds:"
 
-# Fields that hold the text, or the text with markup: it is stored only once.
+# Fields with the text, or with the text and markup: it is stored only once.
 _TEXTS = {"text", "body", "abstract", "headings", "headline", "extra_text", "source_text"}
 _TEXTS |= {"marked_up_doc", "marked_up_text", "html", "source_xml"}
 _TOPIC_PARTS = {
@@ -42,15 +42,15 @@ _TOPIC_PARTS = {
     "desc": ("description", "desc"),
     "narr": ("narrative", "narr"),
 }
-_LONGEST = 200  # characters of another library's complaint, in an error of one line
-#: What ir_datasets says of a download that failed, and an error of ours says again in one line.
+_LONGEST = 200  # maximum characters of another library's message in an error of one line
+#: Messages of ir_datasets about failed downloads, which our error repeats in one line.
 _SAID = re.compile(
     r"\[starting\] opening|\[error\] |Download failed|download error: .* Retrying from start\.$"
 )
 
 
 def dataset_name(path: PathLike) -> str | None:
-    """The name of a dataset, if one is given instead of a file.
+    """The name of a dataset, or None for a file.
 
     >>> dataset_name("irds:beir/scifact/test"), dataset_name("corpus.jsonl"), dataset_name("./irds:mine.tsv")
     ('beir/scifact/test', None, None)
@@ -60,7 +60,7 @@ def dataset_name(path: PathLike) -> str | None:
 
 
 def dataset_with(name: str, part: Part) -> Any:
-    """The dataset of that name, if it has such a part, and for documents if they have a text."""
+    """The dataset with that name; raises an error if it lacks this part, or if its documents have no text."""
     with _one_line(name):
         package = _package(name)
         try:
@@ -122,7 +122,7 @@ def judgments(name: str, skipped: SkipReport | None = None) -> dict[str, dict[st
             judged = found.setdefault(qid, {})
             if (
                 judged.setdefault(docid, grade) != grade
-            ):  # such as those of the aspects of a topic, or of passages
+            ):  # for example judgments of the aspects of a topic, or of passages
                 problem = f"{quoted(docid)} is judged {grade} for {quoted(qid)}, and {judged[docid]} above"
                 remedy = f"write them by `ir_datasets export {name} qrels`, and keep one of each"
                 skip_or_raise(_error(name, problem, remedy), skipped)
@@ -130,7 +130,7 @@ def judgments(name: str, skipped: SkipReport | None = None) -> dict[str, dict[st
 
 
 def to_document(record: Any) -> Document:
-    """One of our documents of one of theirs, which are named tuples.
+    """Convert a document of ir_datasets, which is a named tuple.
 
     >>> from collections import namedtuple
     >>> to_document(namedtuple("Doc", "doc_id title text url size")("d1", "Tamis", "A sieve.", "http://a", 3))
@@ -139,7 +139,7 @@ def to_document(record: Any) -> Document:
     title = _first(record, ("title",))
     if hasattr(record, "default_text"):
         text = record.default_text() or ""
-        # most put the title before the text: the indexed text is then the same, and the title can be shown
+        # most texts start with the title: removing it keeps the indexed text, and the title can be displayed
         if text.startswith(title) and not (rest := text[len(title) :])[:1].strip():
             text = rest.lstrip()
     else:
@@ -154,7 +154,7 @@ def to_document(record: Any) -> Document:
 
 
 def to_query(record: Any, field: TopicField = "title") -> Query:
-    """One of our queries of one of theirs.
+    """Convert a query of ir_datasets.
 
     >>> from collections import namedtuple
     >>> topic = namedtuple("Topic", "query_id title description")("336", "bears", "Do bears\\nattack?")
@@ -174,7 +174,7 @@ def _has_text(kind: Any) -> bool:
 
 
 def _first(record: Any, names: Sequence[str]) -> str:
-    """The first of these fields that is a string with something in it."""
+    """The first of these fields that is a non-empty string."""
     found = (getattr(record, name, None) for name in names)
     return next((value for value in found if isinstance(value, str) and value), "")
 
@@ -189,7 +189,7 @@ def _package(name: str) -> Any:
             f"{PREFIX}{name} needs ir_datasets, which is not installed", remedy=install("ir-datasets")
         )
     package = import_module("ir_datasets")
-    logging.getLogger("ir_datasets").addFilter(_is_news)  # the same one again adds nothing
+    logging.getLogger("ir_datasets").addFilter(_is_news)  # adding it again has no effect
     return package
 
 
@@ -207,13 +207,13 @@ def _in_query(error: InputError, name: str, query_id: str) -> InputError:
 
 @contextmanager
 def _one_line(name: str) -> Iterator[None]:
-    """Turn any exception of ir_datasets into an error of tamis: it has no error classes and passes on those
+    """Convert any exception of ir_datasets to an error of tamis: it has no error classes, and passes on those
     of downloads, archives and parsers."""
     try:
         yield
     except TamisError:
         raise
-    except ImportError as error:  # it says which package a dataset needs, and how to install that
+    except ImportError as error:  # it names the package that a dataset needs, and how to install it
         problem, _, remedy = _flat(str(error)).partition(". ")
         raise MissingDependencyError(
             f"{PREFIX}{name}: {problem}", remedy=remedy or install("ir-datasets")
@@ -232,9 +232,9 @@ def _one_line(name: str) -> Iterator[None]:
 
 
 def _first_of(error: BaseException) -> BaseException:
-    """What the network said, beneath what three libraries say of it."""
+    """The original error of the network, which three libraries wrap in their own errors."""
     if isinstance(error, RuntimeError) and len(error.args) == 2 and isinstance(error.args[1], list):
-        error = error.args[1][-1][1]  # each source of a download, with what it said
+        error = error.args[1][-1][1]  # each source of a download, with its error
     if not isinstance(error, OSError):
         return error
     while inner := error.__cause__ or error.__context__:

@@ -44,7 +44,7 @@ def parse_object(line: str) -> dict[str, Any]:
         check_numbers(value)
     except ValueError as error:
         raise InputError(str(error), remedy="write it as a string, or leave it out") from None
-    # Half of a surrogate pair is legal in a JSON escape but not in UTF-8: refused here, before it is stored.
+    # Half of a surrogate pair is valid in a JSON escape but not in UTF-8: reject it before it is stored.
     if "\\ud" in line or "\\uD" in line:
         try:
             json.dumps(value, ensure_ascii=False).encode()
@@ -54,12 +54,12 @@ def parse_object(line: str) -> dict[str, Any]:
 
 
 def _refuse(constant: str) -> None:
-    """Python reads and writes NaN and Infinity, but no other parser reads them."""
+    """Reject NaN and Infinity: Python reads and writes them, but no other parser reads them."""
     raise InputError(f"{constant} is not JSON", remedy="write null, or leave it out")
 
 
 def _one_a_line(line: str) -> str:
-    array = line.lstrip().startswith("[")  # what most programs call JSON
+    array = line.lstrip().startswith("[")  # the usual JSON of most programs
     return "write one {...} per line" + (", as jq -c '.[]' does of an array" if array else "")
 
 
@@ -83,8 +83,8 @@ def first_present(record: Collection[str], keys: Sequence[str], what: str = "key
 
 
 def first_filled(record: Mapping[str, object], keys: Sequence[str]) -> str:
-    """The first of `keys` that the record has, unless it is `null` or blank there and a later one is not: an
-    export may have all the columns and fill but one of them.
+    """The first of `keys` that the record has; if its value is `null` or blank, the first with a text that is
+    not blank: an export may have all the columns and fill only one of them.
 
     >>> first_filled({"text": " ", "contents": None, "body": "b"}, ["text", "contents", "body"])
     'body'
@@ -100,7 +100,7 @@ def first_filled(record: Mapping[str, object], keys: Sequence[str]) -> str:
 
 
 def is_blank(text: str) -> bool:
-    r"""Whether a text holds white space at most; does not read on where it holds more.
+    r"""Whether a text is empty or contains only white space; stops at the first other character.
 
     >>> is_blank(""), is_blank(" \n"), is_blank(" a")
     (True, True, False)
@@ -109,7 +109,7 @@ def is_blank(text: str) -> bool:
 
 
 def to_id(value: object) -> str:
-    """An id as a string; numbers are written out, anything else is refused.
+    """An id as a string; numbers are converted, any other value raises an error.
 
     >>> to_id("d1"), to_id(7)
     ('d1', '7')
@@ -123,7 +123,7 @@ def to_id(value: object) -> str:
 
 
 def to_text(value: object, key: str) -> str:
-    """A text; `null` is the empty text, anything but a string is refused.
+    """A text; `null` is the empty text, any other value that is not a string raises an error.
 
     >>> to_text("A sieve.", "text"), to_text(None, "text")
     ('A sieve.', '')

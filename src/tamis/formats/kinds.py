@@ -1,4 +1,4 @@
-"""The kinds of files that hold documents: by which suffixes they are known, and what reading them needs."""
+"""The kinds of files that contain documents: their suffixes, and the packages that reading them needs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from tamis.formats import man_pages
 from tamis.formats.office import KINDS as OFFICE
 from tamis.storage.files import COMPRESSED_SUFFIXES
 
-#: Of records, each a document; then of files that are one document each, and `files` for all of these.
+#: Formats of records, each a document; then formats of files that are one document each, and `files` for all
+#: of the latter.
 RecordFormat = Literal["jsonl", "csv", "tsv", "trec", "parquet", "arrow"]
 FileFormat = Literal["text", "markdown", "rst", "html", "man", "pdf", "office"]
 CorpusFormat = Literal[
@@ -43,17 +44,17 @@ SUFFIXES: dict[str, CorpusFormat] = {
     ".pdf": "pdf",
     **dict.fromkeys(OFFICE, "office"),
 }
-#: Inside a folder fewer names count: a stray package.json does not make a folder of notes a corpus.
+#: Suffixes that are ignored in folders: a stray package.json does not make a folder of notes a corpus.
 NOT_IN_FOLDERS = (".json", ".ndjson", ".sgml")
-#: Markdown is text too, to `--format text`.
+#: With `--format text`, Markdown is text too.
 _TEXTS = (".txt", ".text", ".md")
-#: What its reader opens by itself, so that no `.gz` may follow the suffix.
+#: Formats whose library opens the file itself, so that `.gz` is not supported.
 _PACKED: tuple[CorpusFormat, ...] = ("office", "parquet", "arrow")
 _LOOKED_AT = 1 << 12
 
 
 class Extra(NamedTuple):
-    """What a kind of file needs that is not always installed."""
+    """An optional package that a kind of file needs."""
 
     module: str
     install: str
@@ -70,7 +71,7 @@ EXTRAS: dict[str, Extra] = {
 
 
 def install_for(path: Path) -> str:
-    """The command that installs what reading a file needs; empty if nothing needs to be added.
+    """The command that installs the package needed to read a file; empty if none is needed.
 
     >>> "pypdfium2" in install_for(Path("a.pdf")), install_for(Path("a.txt"))
     (True, '')
@@ -91,13 +92,13 @@ def suffix_of(path: Path) -> str:
 
 
 def kind_of(path: Path) -> str:
-    """What a file that is not read is counted as: its suffixes, or that it has none.
+    """The kind under which an unread file is counted: its suffixes, or "without a suffix".
 
     >>> [kind_of(Path(name)) for name in ("a.PNG", "a.tar.gz", "Makefile", "libc.so.6.1")]
     ['.png', '.tar.gz', 'without a suffix', '.so']
     """
     suffix = suffix_of(path)
-    if suffix[1:].isdecimal():  # a version, of which there may be more parts
+    if suffix[1:].isdecimal():  # a version number, possibly with more parts
         shorter = path
         while shorter.suffix[1:].isdecimal():
             shorter = shorter.with_suffix("")
@@ -107,20 +108,21 @@ def kind_of(path: Path) -> str:
 
 
 def format_of(path: Path) -> CorpusFormat | None:
-    """The format of a file by its name; None if it is of no known kind.
+    """The format of a file by its name; None if it is unknown.
 
     >>> format_of(Path("a.md")), format_of(Path("a.jsonl.zst")), format_of(Path("a.png"))
     ('markdown', 'jsonl', None)
     """
     suffix = suffix_of(path)
     format = SUFFIXES.get(suffix)
-    if format in _PACKED and path.suffix.lower() != suffix:  # such as a.docx.gz
+    if format in _PACKED and path.suffix.lower() != suffix:  # for example a.docx.gz
         return None
     return format or ("man" if man_pages.NAME.search(suffix) and _is_man_page(path) else None)
 
 
 def format_in_folder(path: Path, wanted: CorpusFormat | None) -> CorpusFormat | None:
-    """The format in which a file of a folder is read, if `wanted` (any, without one) is read there.
+    """The format in which a file of a folder is read; None if it is not read because of `wanted` (None: any
+    format).
 
     >>> format_in_folder(Path("a.json"), None), format_in_folder(Path("a.json"), "jsonl")
     (None, 'jsonl')
@@ -142,7 +144,7 @@ def _is_man_page(path: Path) -> bool:
     from tamis.storage.files import open_bytes
 
     try:
-        if not path.is_file():  # a pipe would be waited for
+        if not path.is_file():  # a pipe would block
             return False
         with open_bytes(path) as stream:
             return man_pages.looks_like_roff(stream.read(_LOOKED_AT))

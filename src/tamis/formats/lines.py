@@ -1,4 +1,4 @@
-"""Lines of text files, and what to do with the bad ones."""
+"""Reads the lines of text files, and skips or reports bad ones."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from tamis.base.errors import InputError, quoted
 from tamis.formats.kinds import kind_of
 from tamis.storage.files import BOM, PathLike, not_utf8, open_bytes
 
-#: Most bytes of a line, a row of CSV, a <DOC> or a text file, so that an endless one cannot fill the memory.
+#: Maximum bytes of a line, a row of CSV, a <DOC> or a text file, so that an endless one cannot fill the
+#: memory.
 LONGEST_RECORD = 1 << 25
-#: Most bytes of a line of ids and numbers, which takes much more memory once it is split into columns.
+#: Maximum bytes of a line of ids and numbers, which needs much more memory when it is split into columns.
 LONGEST_COLUMNS = 1 << 20
 
 _HUGE_REFERENCE = re.compile(r"&#[0-9]{1000,};?")
@@ -27,9 +28,9 @@ _COLUMN = re.compile(r"[^ \t\n\r\f\v]+")
 
 @dataclass(slots=True)
 class SkipReport:
-    """Counts the bad lines and files that a reader skipped, and keeps the first few complaints.
+    """Counts the bad lines and files that a reader skipped, and keeps the first few errors.
 
-    Readers raise on the first bad line unless they are given one of these.
+    Readers raise an error for the first bad line unless they get one of these.
 
     >>> report = SkipReport()
     >>> report.add(InputError("no id", path="corpus.jsonl", line=3))
@@ -37,11 +38,11 @@ class SkipReport:
     (1, ['corpus.jsonl, line 3: no id'])
     """
 
-    count: int = 0  # lines, and files that were skipped whole
+    count: int = 0  # lines, and files that were skipped completely
     files: int = 0  # how many of these are files
     examples: list[str] = field(default_factory=list)
     most_examples: int = 5
-    #: How many files of a kind (by the suffix) were skipped for a reason.
+    #: How many files of each kind (by suffix) were skipped for each reason.
     reasons: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     @property
@@ -66,13 +67,13 @@ class SkipReport:
 
 
 def _reason(error: InputError) -> str:
-    """What is wrong with a file, in words that fit others of which the same is wrong."""
+    """The problem of a file without details, so that files with the same problem are counted together."""
     place = error.path if error.line is None else f"{error.path}, line {error.line}"
     return _DETAIL.sub("", error.problem.removeprefix(f"{place}: "))
 
 
 def skip_or_raise(error: InputError, skipped: SkipReport | None, lines: int = 1) -> None:
-    """Count a bad line if the caller allows it, and raise it otherwise.
+    """Count a bad line if the caller allows it, else raise its error.
 
     >>> report = SkipReport()
     >>> skip_or_raise(InputError("no id"), report)
@@ -98,7 +99,7 @@ def skip_file_or_raise(error: InputError, skipped: SkipReport | None) -> None:
 
 
 def located(error: InputError, path: PathLike, line: int) -> InputError:
-    """The same complaint with its place: parsers of one line do not know where the line is.
+    """The same error with its location, which a parser of a single line does not know.
 
     >>> str(located(InputError("no id", remedy="add one"), "corpus.jsonl", 3))
     'corpus.jsonl, line 3: no id: add one'
@@ -119,7 +120,7 @@ def too_long(what: str, limit: int, path: PathLike, line: int | None = None) -> 
 
 
 def read_bytes(path: PathLike, limit: int) -> bytes:
-    """The bytes of a file, expanded, if they are not more than `limit`.
+    """The decompressed bytes of a file; raises an error if there are more than `limit`.
 
     >>> file = getfixture("tmp_path") / "a.html"
     >>> _ = file.write_bytes(b"<p>Fine")
@@ -136,8 +137,8 @@ def read_bytes(path: PathLike, limit: int) -> bytes:
 def numbered_lines(
     stream: BinaryIO, path: PathLike, skipped: SkipReport | None = None, limit: int = LONGEST_RECORD
 ) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file with their numbers, without the byte order mark. One of over `limit` bytes is
-    an error, or is skipped without being held.
+    """The lines of a file with their numbers, without the byte order mark. A line of more than `limit` bytes
+    is an error, or is skipped without reading it into memory.
 
     >>> from io import BytesIO
     >>> list(numbered_lines(BytesIO(BOM + b"q1\\nq2"), "queries.tsv"))
@@ -165,8 +166,8 @@ def drop_line(stream: BinaryIO, start: bytes) -> None:
 
 
 def unescaped(text: str) -> str:
-    """A text with its entities replaced. A reference to no character becomes U+FFFD, also one of thousands of
-    digits, which Python cannot convert.
+    """A text with its entities replaced. An invalid character reference becomes U+FFFD, even one with
+    thousands of digits, which Python cannot convert.
 
     >>> unescaped("&lt;&#233;&#" + "9" * 5000 + ";")
     '<é\ufffd'
@@ -198,8 +199,8 @@ def read_lines(
 
 
 def check_no_header(cells: Sequence[str], ids: Collection[str], texts: Collection[str], remedy: str) -> None:
-    """Refuse a header line in a format without headers: it would be read as a document or a query, and the
-    columns below might be in another order.
+    """Raise an error for a header line in a format without headers: it would be read as a document or a
+    query, and the columns below could be in another order.
 
     >>> check_no_header(["7", "A sieve."], ["id"], ["text"], "take it out")
     >>> check_no_header(["ID", "Title", "Text"], ["id"], ["text"], "take it out")
@@ -215,7 +216,7 @@ def check_no_header(cells: Sequence[str], ids: Collection[str], texts: Collectio
 def split_columns(line: str) -> list[str]:
     """The columns of a TREC file: only ASCII white space separates them, as in trec_eval.
 
-    `str.split()` would also cut an id at a no-break space.
+    `str.split()` would also split an id at a no-break space.
 
     >>> split_columns(" q1\\t0 d\\xa01  2 ")
     ['q1', '0', 'd\\xa01', '2']
@@ -224,7 +225,8 @@ def split_columns(line: str) -> list[str]:
 
 
 def check_columns(values: Iterable[str], name: str) -> None:
-    """Refuse values that run files cannot contain, before hours of work whose result could not be written.
+    """Raise an error for values that run files cannot contain, before hours of work whose result could not be
+    written.
 
     >>> check_columns(["q1", "q2"], "query id")
     """
@@ -233,9 +235,11 @@ def check_columns(values: Iterable[str], name: str) -> None:
 
 
 def check_column(value: str, name: str) -> None:
-    """Refuse what a column of a TREC file cannot hold: white space of any kind, or nothing.
+    """Raise an error for a value that a column of a TREC file cannot contain: white space of any kind, or
+    nothing.
 
-    No-break spaces and the like are refused too: other tools' readers would cut the column there.
+    No-break spaces and similar characters are invalid too, because the readers of other tools would split the
+    column there.
 
     >>> check_column("my notes.txt", "document id")
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""Manual pages: their text without roff's requests, near enough to search and to read."""
+"""Reads manual pages: their text without roff's requests, good enough for searching and reading."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from tamis.base.errors import InputError
 from tamis.formats.pages import Page, Parts, page
 
-#: How such a file is called: `ls.1`, `open.3p`, `perlfunc.1perl`.
+#: The suffixes of such files: `ls.1`, `open.3p`, `perlfunc.1perl`.
 NAME = re.compile(r"\.(?:[1-9n][a-z]*|man)$")
 
 _BEGINS = re.compile(rb"\s*(?:'\\\"|\.\\\"|\.TH\b|\.Dd\b|\.so\b|\.SH\b|\.Sh\b|\.de\b|\.nr\b|\.if\b|\.ds\b)")
@@ -32,11 +32,11 @@ _ESCAPE = re.compile(
     r"|z"
     r"|\((..)|\[([^\]\n]*)\]|(.)|$)"
 )
-# roff's own requests are in lower case and set no text, but for these
+# besides roff's own requests, which are in lower case, these contain no text
 _NO_TEXT = frozenset(("TP", "HP", "Os", "PD", "RS", "RE", "UE"))
 _BREAK_NAMES = "SH SS Sh Ss PP P LP TP IP HP TQ Pp It RS RE Bl El Bd Ed EX EE SY YS"
 _BREAKS = frozenset(_BREAK_NAMES.split())
-_BESIDE = frozenset(("BR", "BI", "IB", "IR", "RB", "RI"))  # their arguments stand side by side
+_BESIDE = frozenset(("BR", "BI", "IB", "IR", "RB", "RI"))  # their arguments are joined without spaces
 _MDOC_NAMES = """
     Ad An Ap Ar Bx Cd Cm Dl Dq Dv Em Er Ev Fa Fl Fn Ft Fx Ic In Li Lk Ms Mt Nm Nd Ns Nx No Op Ox Pa Pf Pq Ql
     Qq Sc So Sq St Sx Sy Tn Ux Va Vt Xr Xo Xc Oo Oc Bro Brc Po Pc Qo Qc Do Dc Aq Ao Ac Bq Bo Bc Eo Ec Sm Bk
@@ -46,7 +46,7 @@ _MDOC = frozenset(_MDOC_NAMES.split())
 
 
 def looks_like_roff(start: bytes) -> bool:
-    r"""Whether a file whose name ends as a manual page's does is one: `libc.so.6` is not.
+    r"""Whether a file with the suffix of a manual page is one: `libc.so.6` is not.
 
     >>> looks_like_roff(b".TH LS 1\n"), looks_like_roff(b"\x7fELF")
     (True, False)
@@ -62,7 +62,7 @@ def read_man(text: str) -> Page:
     """
     parts = Parts()
     is_mdoc = bool(re.search(r"^\.Dd\b", text[: 1 << 16], re.MULTILINE))
-    until = ""  # the line that ends what is being left out
+    until = ""  # the line that ends the part that is left out
     name, section = "", ""
     for line in text.split("\n"):
         if until:
@@ -115,7 +115,7 @@ def _title(text: str) -> str:
 
 
 def unescaped(text: str) -> str:
-    r"""A line without roff's escapes.
+    r"""A line with roff's escapes replaced.
 
     >>> unescaped(r"\fBls\fR [\-a] \(em lists \[lq]files\[rq]\&.")
     'ls [-a] — lists “files”.'

@@ -18,7 +18,7 @@ _ROLE = re.compile(r":[\w:.+-]{1,40}:`([^`<]{0,500})[^`]{0,500}`|`{1,2}|\*{1,2}"
 
 
 def read_markdown(text: str) -> Page:
-    r"""The title is the `title` of a front matter, or else the first heading, which is taken out of the text.
+    r"""The title is the `title` of a front matter, or else the first heading, which is removed from the text.
 
     >>> read_markdown("# The *drum* sieve\n\nFine.\n\n## Use\n")
     Page(title='The drum sieve', text='Fine.\n\n## Use', url='')
@@ -49,7 +49,7 @@ def read_markdown(text: str) -> Page:
 
 
 def _front_matter(lines: list[str]) -> tuple[int, str]:
-    """Where the text begins, and the title that is given above it."""
+    """The index of the line where the text begins, and the title in the front matter above it."""
     if not lines or (sign := lines[0].rstrip()) not in _FRONT:
         return 0, ""
     for end in range(1, min(len(lines), _LONGEST_FRONT)):
@@ -61,19 +61,19 @@ def _front_matter(lines: list[str]) -> tuple[int, str]:
 
 
 def _is_paragraph(lines: list[str], number: int, start: int) -> bool:
-    """Whether a line is a paragraph of its own, so that the one below it underlines it."""
+    """Whether a line is a separate paragraph, so that the line below it underlines it."""
     line = lines[number]
     alone = number == start or not lines[number - 1].strip()
     return alone and bool(line.strip()) and not line.lstrip().startswith(("|", ">", "-", "*", "+", "<"))
 
 
 def _plain(heading: str) -> str:
-    """A heading without marks of emphasis, and with a link's words alone."""
+    """A heading without marks of emphasis; links are replaced by their text."""
     return _MARKUP.sub(lambda found: found[1] or "", heading).strip()
 
 
 def read_rst(text: str) -> Page:
-    r"""The title is the first line that is underlined (or also overlined), which is taken out of the text.
+    r"""The title is the first line that is underlined (or also overlined), which is removed from the text.
 
     >>> read_rst(".. _top:\n\n=====\nSieve\n=====\n\nFine.\n\nUse\n---\n")
     Page(title='Sieve', text='.. _top:\n\nFine.\n\nUse\n---', url='')

@@ -1,7 +1,7 @@
 """Office files: docx, pptx and xlsx (Microsoft), odt, odp and ods (OpenDocument), and epub.
 
-They are zip archives of XML, of which a search needs little: `zipped` reads it safely, and a few names of
-elements say where the text is. The libraries that write these formats hold a whole tree of them in memory.
+They are zip archives of XML, of which a search needs only a few elements: `zipped` reads them safely. The
+libraries that write these formats would load the whole tree into memory.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tamis.formats.web import read_html
 from tamis.formats.zipped import Archive, encrypted, open_archive
 
 _NUMBER = re.compile(r"\d+")
-_MOST_SPACES = 100  # that OpenDocument's <text:s text:c="..."> may stand for
+_MOST_SPACES = 100  # maximum for OpenDocument's <text:s text:c="...">
 
 
 class _Text:
-    """Gathers the text of elements: `texts` hold it (None: all do), `skipped` are left out with all in them,
-    `signs` stand for characters, and `closing` end a line or a cell."""
+    """Collects the text of the elements `texts` (None: all elements). `skipped` are left out with their
+    content, `signs` are replaced by characters, and `closing` end a line or a cell."""
 
     def __init__(
         self,
@@ -35,9 +35,9 @@ class _Text:
     ) -> None:
         self.parts = parts
         self._texts, self._signs, self._closing, self._skipped = texts, signs, closing, skipped
-        self._open = 0  # elements that hold text
-        self._left = 0  # elements that are left out
-        self.heading = ""  # the first
+        self._open = 0  # open elements that contain text
+        self._left = 0  # open elements that are left out
+        self.heading = ""  # the first heading
         self._in_heading = False
         self._line: list[str] = []
 
@@ -77,7 +77,7 @@ class _Text:
 
 
 class _Word(_Text):
-    """Word's runs; the title is the first paragraph in the style of one."""
+    """Word's runs; the title is the first paragraph with the style of a title or heading."""
 
     def __init__(self, parts: Parts) -> None:
         signs = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
@@ -90,7 +90,7 @@ class _Word(_Text):
 
 
 class _Slide(_Text):
-    """A slide's runs; the title is its placeholder for one."""
+    """A slide's runs; the title is its title placeholder."""
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts, frozenset(("t",)), {"br": "\n"}, {"p": "\n"}, frozenset(("Fallback",)))
@@ -113,7 +113,7 @@ class _Open(_Text):
 
 
 class _Cells:
-    """The cells of a sheet, row by row; most texts are in a table that all sheets share."""
+    """The cells of a sheet, row by row; most texts are in a table shared by all sheets."""
 
     def __init__(self, parts: Parts, shared: list[str]) -> None:
         self._parts, self._shared = parts, shared
@@ -143,11 +143,11 @@ class _Cells:
 
 
 class _Shared(_Text):
-    """The texts that the sheets share: each ends at `si`."""
+    """The table of texts shared by the sheets: each text ends at `si`."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
-        super().__init__(Parts(), frozenset(("t",)), {}, {}, frozenset(("rPh",)))  # without how they sound
+        super().__init__(Parts(), frozenset(("t",)), {}, {}, frozenset(("rPh",)))  # without phonetic text
 
     def end(self, name: str) -> None:
         super().end(name)
@@ -157,7 +157,7 @@ class _Shared(_Text):
 
 
 class _Named:
-    """The text of the first element of a name, and the attributes of all of them."""
+    """The text of the first element with this name, and the attributes of all of them."""
 
     def __init__(self, *names: str) -> None:
         self._names, self._open = names, False
@@ -234,7 +234,7 @@ def _epub(archive: Archive) -> Page:
     listed = _Named("item", "itemref")
     archive.parse(package, listed)
     files = {found.get("id"): found.get("href", "") for name, found in listed.found if name == "item"}
-    locked = _Named("CipherReference")  # fonts may be, and the book still be open
+    locked = _Named("CipherReference")  # only the fonts may be encrypted; then the text is readable
     archive.parse("META-INF/encryption.xml", locked)
     closed = {unquote(found.get("URI", "")) for _, found in locked.found}
     parts = Parts()
@@ -248,7 +248,7 @@ def _epub(archive: Archive) -> Page:
     return page(_named(archive, package, "title"), parts.text())
 
 
-#: By the suffix: the member that makes an archive one of the kind, and its reader.
+#: By suffix: the member that identifies an archive of this kind, and its reader.
 KINDS: dict[str, tuple[str, Callable[[Archive], Page]]] = {
     ".docx": ("word/document.xml", _docx),
     ".pptx": ("ppt/presentation.xml", _pptx),

@@ -1,4 +1,4 @@
-"""What a file that is one document holds: its title, its text and its address, whatever its kind."""
+"""The content of a file that is one document, of any kind: its title, its text and its address."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tamis.base.errors import InputError
 
-#: Most bytes of a file that is one document, and most characters of what is in one.
+#: Maximum bytes of a file that is one document, and maximum characters of its text.
 LARGEST_FILE = 1 << 28
 LONGEST_TEXT = 1 << 25
 
@@ -27,8 +27,8 @@ class Page(NamedTuple):
 
 
 def page(title: str, text: str, url: str = "") -> Page:
-    r"""A page whose text can be stored: the title on one line, two empty lines at most as one, and no halves
-    of characters, as some PDF files have them.
+    r"""A page whose text can be stored: the title on one line, several empty lines reduced to one, and halves
+    of surrogate pairs, which some PDF files have, replaced.
 
     >>> page(" A\n sieve ", "one\n\n\n \ntwo\ud83c ")
     Page(title='A sieve', text='one\n\ntwo\ufffd', url='')
@@ -39,7 +39,7 @@ def page(title: str, text: str, url: str = "") -> Page:
 
 
 def looks_binary(text: str) -> bool:
-    r"""Whether a text consists of control characters to a good part, as programs and images do.
+    r"""Whether a text consists largely of control characters, as programs and images do.
 
     >>> looks_binary("one\n\ttwo\0"), looks_binary("\0\1\2\3ELF\0\0")
     (False, True)
@@ -49,8 +49,8 @@ def looks_binary(text: str) -> bool:
 
 
 class Parts:
-    r"""A text that is put together from pieces. More of them than a document may have is an error, so that a
-    small file that repeats a text a million times cannot fill the memory.
+    r"""A text joined from pieces. More text than a document may have is an error, so that a small file that
+    repeats a text a million times cannot fill the memory.
 
     >>> parts = Parts()
     >>> for piece in ("one", "\n", "two"):

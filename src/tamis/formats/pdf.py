@@ -1,4 +1,4 @@
-"""PDF files, by pypdfium2: PDFium, the reader of Chromium (the extra `pdf`)."""
+"""Reads PDF files with pypdfium2: PDFium, the reader of Chromium (the extra `pdf`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NO_TITLE = ("untitled", "")
 
 
 def read_pdf(path: Path) -> Page:
-    """The title of a PDF file, if it says one, and the text of its pages, one after the other."""
+    """The title of a PDF file, if it has one, and the text of all its pages."""
     import pypdfium2
 
     data = read_bytes(path, LARGEST_FILE)
@@ -37,7 +37,7 @@ def read_pdf(path: Path) -> Page:
 
 
 def _text(document: object, number: int) -> str:
-    """The text of a page; one that is damaged does not hide the others."""
+    """The text of a page; a damaged page does not affect the others."""
     import pypdfium2
 
     try:
@@ -48,5 +48,5 @@ def _text(document: object, number: int) -> str:
         opened.close()
     except pypdfium2.PdfiumError:
         return ""
-    # PDFium has U+FFFE for a hyphen at the end of a line
+    # PDFium returns U+FFFE for a hyphen at the end of a line
     return text.replace("\ufffe\r\n", "").replace("\ufffe", "").replace("\0", "")

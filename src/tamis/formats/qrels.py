@@ -27,15 +27,15 @@ QrelsFormat = Literal["trec", "beir"]
 _BEIR_HEADER = ["query-id", "corpus-id", "score"]
 _COLUMNS: dict[QrelsFormat, int] = {"trec": 4, "beir": 3}
 _USUAL = ("0", "Q0")
-_ITERATION = re.compile(r"Q?[0-9]+(\.[0-9]+)?")  # 0 nearly always; TREC-COVID's rounds are 0.5, 1, 1.5, ...
+_ITERATION = re.compile(r"Q?[0-9]+(\.[0-9]+)?")  # almost always 0; TREC-COVID's rounds are 0.5, 1, 1.5, ...
 
 
 def read_qrels(path: PathLike, *, skipped: SkipReport | None = None) -> Qrels:
-    """Judgments from TREC's `qid iteration docid grade`, or BEIR's `qid docid grade`.
+    """Read judgments from TREC's `qid iteration docid grade`, or BEIR's `qid docid grade`.
 
-    The number of columns of the first line decides which, or BEIR's header; tabs and spaces may be mixed. An
-    id may contain spaces if tabs separate three columns, unless the second word is 0, which is then an
-    iteration. A judgment may be repeated, but not with another grade. `irds:NAME` are the judgments of a
+    The number of columns of the first line, or BEIR's header, decides which; tabs and spaces can be mixed. An
+    id can contain spaces if tabs separate three columns, unless the second word is 0, which is then an
+    iteration. A judgment can be repeated, but not with another grade. `irds:NAME` reads the judgments of a
     dataset of ir_datasets.
 
     >>> file = getfixture("tmp_path") / "qrels.txt"
@@ -64,9 +64,9 @@ def read_qrels(path: PathLike, *, skipped: SkipReport | None = None) -> Qrels:
 
 
 def _format(line: str) -> QrelsFormat | None:
-    """The format of a file with this first valid line; None if the line is not valid. With mixed white space
-    a TREC line may be `q1<tab>0 d1<tab>1`: read as BEIR's, it would judge a document `0 d1` that no run has,
-    and every measure would be 0.
+    """The format of a file with this first valid line; None if the line is invalid. With mixed white space a
+    TREC line can be `q1<tab>0 d1<tab>1`: read as a line of BEIR, it would judge a document `0 d1` that is in
+    no run, and every measure would be 0.
     """
     columns, tabbed = split_columns(line), _tabbed(line)
     if len(columns) == 4 and (not tabbed or columns[1] in _USUAL):
@@ -76,7 +76,7 @@ def _format(line: str) -> QrelsFormat | None:
 
 
 def _tabbed(line: str) -> list[str]:
-    """The three columns that tabs separate, which may hold spaces; nothing, if there are not three."""
+    """The three columns separated by tabs, which may contain spaces; empty if there are not three."""
     cells = [cell.strip(" \r\f\v") for cell in line.split("\t")]
     return cells if len(cells) == _COLUMNS["beir"] and all(cells) else []
 
@@ -97,7 +97,7 @@ def _parse(line: str, format: QrelsFormat) -> tuple[str, str, int]:
 def write_qrels(
     path: PathLike, qrels: Mapping[str, Mapping[str, int]], *, format: QrelsFormat = "trec"
 ) -> None:
-    """Write judgments, all or nothing: TREC's four columns or BEIR's three with their header.
+    """Write judgments atomically: TREC's four columns, or BEIR's three with their header.
 
     >>> file = getfixture("tmp_path") / "qrels.txt"
     >>> write_qrels(file, {"q1": {"d1": 2}})

@@ -1,4 +1,4 @@
-"""Documents from records: JSON objects, rows of tables and frames, and the names that their columns have."""
+"""Documents from records: JSON objects, and rows of tables and data frames; the names of their columns."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from tamis.base.documents import Document
 from tamis.base.errors import InputError
 from tamis.formats.json_lines import first_filled, first_present, to_id, to_text
 
-#: What an index takes: documents, mappings with the keys of records, or a frame or a table of them.
+#: The documents that an index accepts: documents, mappings with the keys of records, or a frame or a table of
+#: them.
 Documents = Iterable[Document] | Iterable[Mapping[str, Any]] | Any
 
 ID_KEYS = ("_id", "id", "docid")
 TEXT_KEYS = ("text", "contents", "content", "body")
-_BATCH = 1024  # rows of a table that are objects at one time
+_BATCH = 1024  # rows of a table that are converted to objects at a time
 
 
 def document_of(record: dict[str, Any]) -> Document:
-    """The document of a record. Removes the keys it uses from `record`, so that the rest is metadata.
+    """The document of a record. Removes the used keys from `record`; the rest is metadata.
 
     >>> document_of({"_id": 7, "title": "Tamis", "text": "A sieve.", "year": 1900})
     Document(id='7', text='A sieve.', title='Tamis', metadata={'year': 1900})
@@ -39,8 +40,8 @@ def document_of(record: dict[str, Any]) -> Document:
 
 
 def plain(value: Any) -> Any:
-    """A value of a table as JSON has it: numpy's numbers and lists as Python's, times and decimals as text,
-    and what is missing (NaN, NaT) as None.
+    """Convert a value of a table to a JSON value: numpy's numbers and lists to Python's, times and decimals
+    to text, and missing values (NaN, NaT) to None.
 
     >>> import datetime, decimal
     >>> plain(datetime.date(2020, 1, 2)), plain(float("nan")), plain((1, decimal.Decimal("2.50")))
@@ -55,12 +56,12 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(each) for each in value]
     if isinstance(value, datetime.datetime | datetime.date | datetime.time):
-        return value.isoformat() if value == value else None  # NaT is not itself
+        return value.isoformat() if value == value else None  # NaT is not equal to itself
     if isinstance(value, decimal.Decimal | uuid.UUID | datetime.timedelta):
         return str(value)
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value).decode("utf-8", "replace")
-    if hasattr(value, "tolist"):  # numpy's, and a Series
+    if hasattr(value, "tolist"):  # of numpy, and Series
         return plain(value.tolist())
     return None if type(value).__name__ in ("NAType", "NaTType") else str(value)
 
@@ -75,7 +76,7 @@ def documents_of(source: Any) -> Iterator[Document]:
     rows = _rows(source)
     for number, each in enumerate(source if rows is None else rows, 1):
         if isinstance(each, Document) or not isinstance(each, Mapping):
-            yield each  # the index refuses what is not a document
+            yield each  # the index rejects values that are not documents
             continue
         try:
             yield document_of({str(key): plain(value) for key, value in each.items()})
@@ -85,7 +86,7 @@ def documents_of(source: Any) -> Iterator[Document]:
 
 
 def _rows(source: Any) -> Iterable[Mapping[str, Any]] | None:
-    """The rows of a frame or a table, known by their methods, so that no library needs to be there."""
+    """The rows of a frame or a table, recognised by its methods, so that no library needs to be installed."""
     if hasattr(source, "to_batches"):  # pyarrow.Table
         return (row for batch in source.to_batches(max_chunksize=_BATCH) for row in batch.to_pylist())
     if hasattr(source, "iter_rows") and hasattr(source, "columns"):  # polars

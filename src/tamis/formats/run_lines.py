@@ -1,4 +1,4 @@
-"""The lines of a run file: one by one, or in blocks where a run of millions of lines is read whole."""
+"""Reads the lines of a run file: one by one, or in blocks if a whole run of millions of lines is read."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Row = tuple[str, str, int, float, str]
 _Numbered = Iterable[tuple[int, bytes]]
 _Parser = Callable[[_Numbered, PathLike, SkipReport | None], Iterator[Row]]
 
-_LARGEST_RANK = 2**63 - 1  # what an array holds
-_BLOCK_BYTES = 1 << 16  # what a block is split into should fit the processor's cache
-_IS_SPACE = bytes(character in b" \t\n\r\f\v" for character in range(256))  # where bytes.split() cuts
+_LARGEST_RANK = 2**63 - 1  # the maximum of an array
+_BLOCK_BYTES = 1 << 16  # the columns of a block should fit into the processor's cache
+_IS_SPACE = bytes(character in b" \t\n\r\f\v" for character in range(256))  # where bytes.split() splits
 
 
 class Block(NamedTuple):
@@ -73,7 +73,7 @@ def parse_blocks(path: PathLike, skipped: SkipReport | None) -> Iterator[Block]:
                 try:
                     block = _split(text)
                 except ValueError:
-                    # Not TREC's six columns, or something in them is wrong: go through the lines one by one.
+                    # Not TREC's six columns, or an error in them: parse the lines one by one.
                     block = _gather(parse(enumerate(text.split(b"\n"), first), path, skipped))
                 yield block
 
@@ -85,8 +85,8 @@ def _parser(first_line: bytes) -> _Parser | None:
 
 
 def _parse_trec(lines: _Numbered, path: PathLike, skipped: SkipReport | None) -> Iterator[Row]:
-    # bytes.split() cuts at ASCII white space only, as trec_eval does; str.split() also at no-break spaces.
-    # Query and tag are mostly the same as in the line above: they are decoded once and share their strings.
+    # bytes.split() splits only at ASCII white space, as trec_eval does; str.split() also at no-break spaces.
+    # Query and tag are usually the same as in the line above: they are decoded once and share their strings.
     qid = tag = ""
     raw_qid = raw_tag = b""
     for number, raw in lines:
@@ -122,7 +122,7 @@ def _parse_msmarco(lines: _Numbered, path: PathLike, skipped: SkipReport | None)
 
 
 def _complaint(raw: bytes, width: int, path: PathLike, number: int) -> InputError:
-    """The problem with a line that did not parse."""
+    """The error for an invalid line."""
     try:
         raw.decode()
     except UnicodeDecodeError as error:
@@ -176,7 +176,7 @@ def _whole_lines(stream: BinaryIO, path: PathLike, skipped: SkipReport | None) -
 
 
 def _split(text: bytes) -> Block:
-    """The columns of a block in which every line is a good TREC line; `ValueError` of any other."""
+    """The columns of a block of valid TREC lines; raises a `ValueError` for any other block."""
     if not _has_six_columns(text):
         raise ValueError
     if not text.isascii():
@@ -187,13 +187,13 @@ def _split(text: bytes) -> Block:
     except OverflowError:
         raise ValueError from None
     scores = array("d", map(float, fields[4::6]))
-    if not math.isfinite(sum(scores)):  # one that is not finite makes the sum so
+    if not math.isfinite(sum(scores)):  # a score that is not finite makes the sum not finite
         raise ValueError
     return Block(fields[0::6], list(map(bytes.decode, fields[2::6])), ranks, scores)
 
 
 def _has_six_columns(text: bytes) -> bool:
-    """Whether every line has six: one with five and one with seven must not make up for each other."""
+    """Whether every line has six columns: a line with five and one with seven must not cancel out."""
     space = np.frombuffer(text.translate(_IS_SPACE), dtype=bool)
     field_ends = np.flatnonzero(space[1:] & ~space[:-1]) + 1
     line_ends = np.flatnonzero(np.frombuffer(text, dtype=np.uint8) == ord("\n"))

@@ -1,4 +1,4 @@
-"""Runs: TREC's six columns and MS MARCO's three, read fast and written with strictly decreasing scores."""
+"""Reads and writes runs: TREC's six columns and MS MARCO's three; written scores decrease strictly."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def read_run_lines(path: PathLike, *, skipped: SkipReport | None = None) -> Iter
     >>> list(read_run_lines(file))
     [RunLine(qid='q1', docid='d7', rank=1, score=12.5, tag='bm25')]
     """
-    # What RunLine(*row) does, without a Python call for each of what may be ten million lines.
+    # The same as RunLine(*row), without a Python call per line, because there may be ten million lines.
     return map(partial(tuple.__new__, RunLine), parse_rows(path, skipped))
 
 
@@ -54,8 +54,8 @@ def read_run(
 ) -> dict[str, tuple[list[str], npt.NDArray[np.float64]]]:
     """Each query's documents and scores in rank order, queries in the order of the file.
 
-    They are ordered by decreasing score; equal scores by the rank column, then as in the file. A document
-    that occurs twice for a query is an error; if bad lines are skipped, its first line counts.
+    Documents are sorted by decreasing score, then by the rank column, then by the order of the file. A
+    document that occurs twice for a query is an error; if bad lines are skipped, its first line counts.
 
     >>> file = getfixture("tmp_path") / "bm25.run"
     >>> _ = file.write_text("q1 Q0 d7 2 10.5 bm25\\nq1 Q0 d3 1 12.5 bm25\\n")
@@ -73,11 +73,10 @@ def read_run(
 
 
 def write_run(path: PathLike, rows: Iterable[RunRow], tag: str) -> None:
-    """Write a TREC run, all or nothing; ranks count from 1 and scores are made strictly decreasing.
+    """Write a TREC run atomically; ranks start at 1, and scores are made strictly decreasing.
 
-    Scores are written as the shortest decimal that reads back as the same float64 (or float32, where they
-    come as a float32 array). Ids and the tag must not hold white space. Queries without documents leave no
-    line.
+    Scores are written as the shortest decimal that reads back as the same float64 (or float32, if they are a
+    float32 array). Ids and the tag must not contain white space. Queries without documents have no lines.
 
     >>> file = getfixture("tmp_path") / "bm25.run"
     >>> write_run(file, [("q1", ["d3", "d7"], [12.5, 12.5])], tag="bm25")
@@ -122,14 +121,15 @@ def _decimals(qid: str, scores: Sequence[float] | npt.NDArray[np.floating]) -> l
     except InputError as error:
         raise InputError(f"query {quoted(qid)}: {error.problem}", remedy=error.remedy) from None
     if isinstance(scores, np.ndarray) and scores.dtype == np.float32:
-        # 12.3456 rather than 12.345600128173828; through float, so that 1e6 has one spelling.
+        # 12.3456 instead of 12.345600128173828; converted to float, so that 1e6 is always written in the same
+        # way.
         return [repr(float(str(score))) for score in distinct.astype(np.float32)]
     return list(map(repr, distinct.tolist()))
 
 
 @dataclass(slots=True)
 class _Results:
-    """One query's lines, in arrays because a list of numbers is four times as large."""
+    """One query's lines, in arrays, because a list of numbers is four times as large."""
 
     docids: list[str] = field(default_factory=list)
     ranks: array[int] = field(default_factory=lambda: array("q"))
@@ -164,7 +164,8 @@ class _Results:
 
 
 def _second_line(path: PathLike, qid: str, docid: str) -> int | None:
-    """Where a document comes for the second time: read again, rather than keep ten million line numbers."""
+    """The line where a document occurs for the second time. It reads the file again, which avoids storing ten
+    million line numbers."""
     if os.fspath(path) == STDIN:
         return None
     seen = 0

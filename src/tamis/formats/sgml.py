@@ -26,8 +26,8 @@ from tamis.formats.lines import (
 )
 from tamis.storage.files import PathLike, open_bytes
 
-# No pattern reads beyond the next `<`, so that a search takes time in proportion to the text. The end of an
-# element or a comment, which may be far away or missing, is looked up among the closing tags instead.
+# No pattern reads beyond the next `<`, so that a search takes linear time. The end of an element or a
+# comment, which may be far away or missing, is instead looked up among the closing tags.
 _OPEN = re.compile(rb"<DOC(?:\s[^<>]*)?>", re.IGNORECASE)
 _OPEN_FIRST = re.compile(rb"\s*" + _OPEN.pattern, re.IGNORECASE)
 _CLOSE = re.compile(rb"</DOC\s*>", re.IGNORECASE)
@@ -37,7 +37,7 @@ _TEXTS = ("TEXT", "LP", "LEADPARA")
 _DROPPED = ("DOCNO", "DOCID", "DOCOLDNO", "DOCHDR", "SCRIPT", "STYLE")
 _NAMES = "|".join((*_TITLES, *_TEXTS, *_DROPPED))
 _EDGE = re.compile(rf"<(?:({_NAMES})(?:\s[^<>]*)?|/({_NAMES})\s*)>", re.IGNORECASE | re.ASCII)
-# A tag starts with a letter, so that "a < b" stays.
+# A tag starts with a letter, so that "a < b" is not changed.
 _TAG = re.compile(r"<[/!?]?[a-z][^<>]*>", re.IGNORECASE)
 
 
@@ -65,7 +65,7 @@ def read_trec_documents(path: PathLike, skipped: SkipReport | None) -> Iterator[
 
 
 def _documents(path: PathLike, skipped: SkipReport | None) -> Iterator[tuple[int, bytes]]:
-    """Line number and content of each `<DOC>`; holds no more than one of them and one line."""
+    """Line number and content of each `<DOC>`; keeps only one of them and one line in memory."""
     content: bytearray | None = None
     start = number = 0
     with open_bytes(path) as stream:
@@ -78,7 +78,7 @@ def _documents(path: PathLike, skipped: SkipReport | None) -> Iterator[tuple[int
                         break
                     start, content, at = number, bytearray(), opening.end()
                 closing = None
-                if line.find(b"<", at) >= 0:  # not in most lines, so skip the searches
+                if line.find(b"<", at) >= 0:  # most lines have none: skip the searches
                     if _OPEN_FIRST.match(line, at):
                         skip_or_raise(_unclosed(path, start), skipped)
                         content = None
@@ -87,7 +87,7 @@ def _documents(path: PathLike, skipped: SkipReport | None) -> Iterator[tuple[int
                 end = closing.start() if closing else len(line)
                 if len(content) + end - at > LONGEST_RECORD:
                     skip_or_raise(too_long("a <DOC>", LONGEST_RECORD, path, start), skipped)
-                    content = None  # and read on at the next one
+                    content = None  # and continue with the next one
                 else:
                     content += line[at:end]
                     if closing:
@@ -112,7 +112,7 @@ def _decode(raw: bytes) -> str:
 
 
 class _Edge(NamedTuple):
-    """A tag at the beginning or the end of an element of interest."""
+    """A tag at the start or the end of a relevant element."""
 
     name: str
     closing: bool
@@ -121,7 +121,7 @@ class _Edge(NamedTuple):
 
 
 class _Element(NamedTuple):
-    """An element by the places of its tags in the text."""
+    """An element, as the positions of its tags in the text."""
 
     start: int
     inner: slice
@@ -136,8 +136,8 @@ def _edges(markup: str) -> list[_Edge]:
 
 
 def _elements(edges: list[_Edge], names: Collection[str]) -> Iterator[_Element]:
-    """The elements of these names in order, each from its opening tag to the first closing tag of its name;
-    not nested. An element that is not closed is ignored."""
+    """The elements with these names in order, each from its opening tag to the first closing tag with its
+    name; not nested. An element that is not closed is ignored."""
     ends: dict[str, deque[_Edge]] = {name: deque() for name in names}
     for edge in edges:
         if edge.closing and edge.name in ends:

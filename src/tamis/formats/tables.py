@@ -1,4 +1,4 @@
-"""Parquet and Arrow files (Feather too), some rows at a time, by pyarrow (the extra `arrow`)."""
+"""Reads Parquet and Arrow files (also Feather) in batches of rows with pyarrow (the extra `arrow`)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _batches(path: Path, format: str) -> Iterator[Any]:
             with pa.ipc.open_file(source) as batches:
                 for number in range(batches.num_record_batches):
                     yield batches.get_batch(number)
-        else:  # a stream, which datasets are kept in too
+        else:  # a stream, which datasets also use
             source.seek(0)
             with pa.ipc.open_stream(source) as stream:
                 yield from stream

@@ -1,4 +1,4 @@
-"""Scores without ties, so that every tool reads a run in the order in which it was written."""
+"""Removes ties between scores, so that every tool reads a run in the order in which it was written."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _LARGEST = 0x7F7FFFFF  # the bits of the largest finite float32
 def strictly_decreasing(
     scores: Sequence[float] | npt.NDArray[np.floating],
 ) -> npt.NDArray[np.float64]:
-    """Scores in the same order without ties, each lowered by as little as float32 allows.
+    """Scores in the same order without ties, each reduced by as little as float32 allows.
 
-    trec_eval orders ties by document id, other tools in other ways, and some hold scores as float32: the
-    scores returned differ as float32 too. A score changes only where it ties with the one above it, or where
-    a chain of ties comes down to it. Scores must be finite and must not increase.
+    trec_eval orders ties by document id, other tools in other ways, and some store scores as float32, so the
+    returned scores also differ as float32. A score changes only if it ties with the score above it, or if a
+    chain of reduced ties reaches it. Scores must be finite and must not increase.
 
     >>> strictly_decreasing([2.5, 1.0, 1.0, 1.0, 0.5]).tolist()
     [2.5, 1.0, 0.99999994, 0.9999999, 0.5]
@@ -43,8 +43,7 @@ def strictly_decreasing(
     if abs(lowered).max() > _LARGEST:
         raise InputError("a score is beyond the range of float32", remedy="scale the scores down")
     changed = lowered < ordinal
-    # The shortest decimal that names the float32, not its exact value: 0.99999994 rather than
-    # 0.9999999403953552.
+    # The shortest decimal of the float32, not its exact value: 0.99999994 instead of 0.9999999403953552.
     exact = exact.copy()
     exact[changed] = [float(str(value)) for value in _floats(lowered[changed])]
     return exact

@@ -42,7 +42,7 @@ _SUFFIXES: dict[str, QueryFormat] = {
     ".sgml": "trec",
 }
 _TOP = re.compile(r"<top>(.*?)(?=</?top>|\Z)", re.IGNORECASE | re.DOTALL)
-# The text after a tag runs to the next tag of any kind: most topic files have no closing tags.
+# The text after a tag extends to the next tag of any kind: most topic files have no closing tags.
 _FIELD = re.compile(r"<(num|title|desc|narr)\b[^<>]*>(.*?)(?=</?[a-z][^<>]*>|\Z)", re.IGNORECASE | re.DOTALL)
 _OVERHEAD = 100  # bytes of memory per line, besides its text
 _LABELS = {"num": "number:", "title": "topic:", "desc": "description:", "narr": "narrative:"}
@@ -63,8 +63,8 @@ def read_queries(
     - trec: `<top>` elements with `<num>`, `<title>`, `<desc>` and `<narr>`, with or without closing tags; the
       labels ("Number:", "Topic:", "Description:", "Narrative:") are dropped and line breaks become spaces.
 
-    `field` is the part of a topic that is the query, as it is or shortened (see `tamis.text.topics`); all
-    parts are kept in `Query.fields`. Ids must differ. `irds:NAME` are the queries of a dataset of
+    `field` is the part of a topic that is used as the query, complete or shortened (see `tamis.text.topics`);
+    all parts are stored in `Query.fields`. Ids must be unique. `irds:NAME` reads the queries of a dataset of
     ir_datasets.
 
     >>> file = getfixture("tmp_path") / "topics.txt"

@@ -1,5 +1,5 @@
-"""Web pages: their title and main text, without navigation and scripts, by selectolax (the parser of HTML 5
-that browsers agree on, written in C)."""
+"""Reads web pages: their title and main text, without navigation and scripts, with selectolax (the standard
+parser of HTML 5, as in browsers, written in C)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tamis.formats.pages import Page, Parts, looks_binary, page
 if TYPE_CHECKING:
     from selectolax.lexbor import LexborNode
 
-#: What belongs to every page of a site, or is not shown.
+#: Elements that are on every page of a site, or not displayed.
 _ASIDE = (
     "script, style, noscript, template, nav, iframe, object, svg, canvas, select, button, dialog, [hidden], "
     "[role=navigation], [role=search], [role=banner], [role=contentinfo], body > header, body > footer"
@@ -24,7 +24,7 @@ _BLOCK_NAMES = """
     figure footer form h1 h2 h3 h4 h5 h6 header hgroup hr li main menu nav ol p pre section summary table
     tbody tfoot thead tr ul
 """
-_APART_NAMES = "p pre h1 h2 h3 h4 h5 h6 blockquote table ul ol dl"  # with an empty line between
+_APART_NAMES = "p pre h1 h2 h3 h4 h5 h6 blockquote table ul ol dl"  # separated by an empty line
 _BLOCKS, _APART = frozenset(_BLOCK_NAMES.split()), frozenset(_APART_NAMES.split())
 _CELLS = frozenset(("td", "th"))
 _PERMALINKS = frozenset("¶§#🔗")
@@ -34,7 +34,7 @@ _SPACES = re.compile(" {2,}")
 
 
 def read_html(data: bytes) -> Page:
-    r"""The title and the main text of a page; headings stand on lines of their own.
+    r"""The title and the main text of a page; headings are on separate lines.
 
     >>> read_html(b"<title>A sieve</title><nav>Home</nav><h1>Sieve</h1><p>Fine &amp; <b>flat</b>.<p>Round.")
     Page(title='A sieve', text='Sieve\n\nFine & flat.\n\nRound.', url='')
@@ -45,7 +45,7 @@ def read_html(data: bytes) -> Page:
     if looks_binary(source):
         raise InputError("binary, not a page", remedy="rename it")
     tree = LexborHTMLParser(source.replace("\0", "\ufffd"))
-    title = tree.css_first("title, h1")  # in the order of the document: the head comes first
+    title = tree.css_first("title, h1")  # in document order: <head> comes first
     titled = title.text(deep=True) if title is not None else ""
     link = tree.css_first("link[rel=canonical]")
     url = (link.attributes.get("href") or "" if link is not None else "").strip()
@@ -76,17 +76,17 @@ def _text(roots: list[LexborNode]) -> str:
     return _BESIDE_BREAK.sub(r"\1", text).strip().replace(_KEPT_LINE, "\n").replace(_KEPT_SPACE, " ")
 
 
-# White space inside <pre> is kept: it passes through the joining of spaces as characters of private use.
+# White space inside <pre> is kept: it is replaced by private-use characters while other spaces are joined.
 _KEPT_LINE, _KEPT_SPACE = "\ue00a", "\ue020"
 _KEPT = str.maketrans({"\n": _KEPT_LINE, " ": _KEPT_SPACE, "\r": None})
 
 
 def _gather(root: LexborNode, parts: Parts) -> None:
-    """The text below an element, with line breaks around blocks. It does not call itself, so that pages may
-    be nested to any depth."""
+    """Add the text below an element to `parts`, with line breaks around blocks. Not recursive, so that pages
+    can be nested to any depth."""
     node: LexborNode | None = root
-    last = root.mem_id  # a node is another object each time it is asked for
-    kept = 0  # how many <pre> we are in
+    last = root.mem_id  # each access to a node returns a new object
+    kept = 0  # number of open <pre>
     while node is not None:
         tag = node.tag or ""
         if node.is_text_node:
@@ -123,6 +123,6 @@ def _break(tag: str, parts: Parts) -> None:
 
 
 def _is_permalink(node: LexborNode) -> bool:
-    """Whether a link is the sign beside a heading that generated documentation has."""
+    """Whether a link is the permalink sign beside a heading in generated documentation."""
     child = node.child
     return child is not None and child.next is None and (child.text_content or "").strip() in _PERMALINKS

@@ -1,8 +1,9 @@
-"""Zip archives with XML in them, as office programs write them, from people whom nobody needs to trust.
+"""Reads zip archives of XML, as office programs write them, from untrusted sources.
 
-The standard library reads both. What it leaves to the caller is done here: no member is expanded beyond a
-limit, whatever its header says; no entity is declared, so that none can be multiplied (the "billion laughs")
-or fetched; and elements are told one after the other, so that no depth of them fills the memory.
+The standard library reads both. This module adds the protection: no member is decompressed beyond a limit,
+whatever its header says; entity declarations are errors, so that entities can be neither multiplied (the
+"billion laughs") nor fetched; and elements are passed on one by one, so that deep nesting cannot fill the
+memory.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from xml.parsers import expat
 
 from tamis.base.errors import InputError
 
-LARGEST_MEMBER = 1 << 26  # bytes, expanded
-MOST_EXPANDED = 1 << 28  # of all members that are read
-_OLD_OFFICE = b"\xd0\xcf\x11\xe0"  # also what an encrypted docx is wrapped in
+LARGEST_MEMBER = 1 << 26  # bytes, decompressed
+MOST_EXPANDED = 1 << 28  # bytes, of all members that are read
+_OLD_OFFICE = b"\xd0\xcf\x11\xe0"  # also the container of an encrypted docx
 _REMEDY = "save it again"
 _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, struct.error, NotImplementedError, RuntimeError)
 
 
 class Handler(Protocol):
-    """Told the elements of an XML text, by their names without prefixes."""
+    """Receives the elements of an XML text, by their names without prefixes."""
 
     def start(self, name: str, attributes: dict[str, str]) -> None: ...
     def end(self, name: str) -> None: ...
@@ -42,7 +43,7 @@ class Archive:
         self.names = set(file.namelist())
 
     def read(self, name: str) -> bytes:
-        """The bytes of a member; one that is not there is empty."""
+        """The bytes of a member; empty if there is none with this name."""
         if name not in self.names:
             return b""
         if self._file.getinfo(name).flag_bits & 1:
@@ -56,13 +57,13 @@ class Archive:
         return data
 
     def parse(self, name: str, handler: Handler) -> None:
-        """Tell a handler what the XML of a member holds."""
+        """Pass the XML of a member to a handler."""
         if data := self.read(name):
             parse_xml(data, handler)
 
 
 def encrypted() -> InputError:
-    """The error for a file that only a password opens.
+    """The error for a file that needs a password.
 
     >>> print(encrypted())
     encrypted: save it without a password
@@ -72,7 +73,7 @@ def encrypted() -> InputError:
 
 @contextmanager
 def open_archive(path: Path) -> Iterator[Archive]:
-    """Open a zip archive; whatever is wrong with it is an `InputError`.
+    """Open a zip archive; any problem with it raises an `InputError`.
 
     >>> file = getfixture("tmp_path") / "a.docx"
     >>> _ = file.write_bytes(b"nothing")
@@ -95,7 +96,7 @@ def open_archive(path: Path) -> Iterator[Archive]:
 
 
 def parse_xml(data: bytes, handler: Handler) -> None:
-    """Tell a handler the elements and the texts of an XML document, in their order.
+    """Pass the elements and the texts of an XML document to a handler, in order.
 
     >>> class Printed:
     ...     def start(self, name, attributes): print(name, attributes)

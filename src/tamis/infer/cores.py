@@ -1,4 +1,4 @@
-"""How many processor cores torch uses, which is the whole process's affair."""
+"""Sets how many processor cores torch uses; this is a setting of the whole process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LOCK = threading.Lock()
 
 @contextmanager
 def cores(count: int | None) -> Iterator[None]:
-    """Let torch use so many meanwhile, and then as many as before; None leaves it as it is.
+    """Let torch use `count` cores within the block; None changes nothing.
 
     >>> with cores(None):
     ...     pass
@@ -21,7 +21,7 @@ def cores(count: int | None) -> Iterator[None]:
         return
     import torch
 
-    # one at a time: of two that overlap, the later to end would leave what the earlier had set
+    # one block at a time: if two overlapped, the last to end would not restore the original number
     with _LOCK:
         before = torch.get_num_threads()
         torch.set_num_threads(count)

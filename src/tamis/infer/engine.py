@@ -1,7 +1,8 @@
-"""Scoring many inputs: batches by token budget, the callers' order restored, out-of-memory met by halving.
+"""Scores many inputs: forms batches by token budget, and halves the budget when a device is out of memory.
 
-A backend scores one batch; which inputs may share one is its `layout`. Inputs are sorted by length, so that
-what shares a batch wastes little, and the longest go first, so that a budget too large shows at once.
+A backend scores one batch; its `layout` says which inputs can share a batch. Inputs are sorted by length, so
+that batches have little padding, and the longest come first, so that a budget that is too large fails at
+once.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ _T = TypeVar("_T")
 
 
 def no_check() -> None:
-    """A check that never gives up."""
+    """A check that never cancels."""
 
 
 class OutOfMemory(Exception):
-    """A batch did not fit the device."""
+    """A batch does not fit into the memory of the device."""
 
 
 class Backend(Protocol):
@@ -36,12 +37,12 @@ class Backend(Protocol):
 
     @property
     def description(self) -> str:
-        """The runtime, the device and the precision, for people."""
+        """The runtime, the device and the precision, for display."""
         ...
 
     @property
     def numerics(self) -> str:
-        """What the scores depend on beyond the weights: the precision."""
+        """What the scores depend on besides the weights: the runtime and the precision."""
         ...
 
     @property
@@ -49,12 +50,12 @@ class Backend(Protocol):
 
     @property
     def token_budget(self) -> int:
-        """How many tokens a batch may have, padding included."""
+        """The maximum number of tokens of a batch, including padding."""
         ...
 
     @property
     def workers(self) -> int:
-        """How many batches run side by side."""
+        """How many batches run in parallel."""
         ...
 
     @property
@@ -63,27 +64,28 @@ class Backend(Protocol):
         ...
 
     def margins(self, inputs: Inputs) -> Array:
-        """One float32 an input: its logit, or with two labels the second less the first. Of a listwise model
-        a row an input."""
+        """One float32 per input: its logit, or with two labels the second logit minus the first. For a
+        listwise model, one row per input."""
         ...
 
     def walk(self, inputs: Inputs, keep: Keep, token_budget: int, wanted: Check = no_check) -> Array:
-        """Of a model with exits, the margins of one query's candidates at each exit, float32[candidates,
-        exits]; NaN at those that they did not reach. `wanted` is called before each batch."""
+        """For a model with exits, the margins of one query's candidates at each exit, float32[candidates,
+        exits]; NaN at exits that a candidate did not reach. `wanted` is called before each batch."""
         ...
 
 
 class Engine:
-    """Scores inputs on a backend, whatever their number. Before each batch the thread's check is called that
-    may give up what is being scored (`tamis.base.interrupt`). `shape` is that of what the backend says of one
-    input: a number, unless told."""
+    """Scores any number of inputs on a backend. Before each batch it calls the thread's check, which can
+    cancel the scoring (`tamis.base.interrupt`). `shape` is the shape of the backend's output for one input;
+    the default is a scalar."""
 
     def __init__(self, backend: Backend, shape: tuple[int, ...] = ()) -> None:
         self.backend, self.shape = backend, shape
         self.token_budget = backend.token_budget
 
     def margins(self, inputs: Inputs, progress: Progress | None = None) -> Array:
-        """One float32 an input, in the inputs' order; `progress` is told how many more are done."""
+        """One float32 per input, in the order of the inputs; `progress` is called with the number of newly
+        scored inputs."""
         lengths = np.diff(inputs.offsets)
         margins = np.empty((len(lengths), *self.shape), np.float32)
         waiting = np.arange(len(lengths))
@@ -109,7 +111,7 @@ class Engine:
         return margins
 
     def walk(self, inputs: Inputs, keep: Keep) -> Array:
-        """One query's candidates from exit to exit, whatever their number: see `Backend.walk`."""
+        """Run any number of one query's candidates from exit to exit: see `Backend.walk`."""
         while True:
             try:
                 return self.backend.walk(inputs, keep, self.token_budget, current_check())
@@ -124,7 +126,8 @@ class Engine:
     def _score(self, inputs: Inputs, lengths: Array, waiting: Array) -> Iterator[tuple[Array, Array]]:
         together = batches(lengths[waiting], self.token_budget, self.backend.layout)
         places = [waiting[batch] for batch in together]
-        # laid out once in the order of the batches: a small model takes no longer for a batch than this does
+        # rearranged only once, for all batches: for a small model, copying a batch takes as long as scoring
+        # it
         in_order = len(places) == 1 and len(waiting) == len(inputs) and self.backend.layout == "packed"
         arranged = inputs if in_order else inputs.take(np.concatenate(places))
         stops = np.cumsum([len(batch) for batch in places]).tolist()
@@ -146,7 +149,7 @@ class Engine:
 
 
 def side_by_side(score: Callable[[_T], Array], together: Sequence[_T], workers: int) -> Iterator[Array]:
-    """What `score` says of each batch, in their order, so many at a time.
+    """The results of `score` for each batch, in order, computed by `workers` threads.
 
     >>> [found.tolist() for found in side_by_side(np.negative, [np.array([1, 2]), np.array([3])], workers=2)]
     [[-1, -2], [-3]]

@@ -1,4 +1,4 @@
-"""Models on the processor, by ONNX Runtime: needs no torch."""
+"""Runs models on the processor with ONNX Runtime, without torch."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from tamis.storage.files import atomic_write, unreadable
 if TYPE_CHECKING:
     from tamis.models.graph import Precision
 
-#: Tokens a batch: as many as keep what a layer computes inside a core's cache.
+#: Tokens per batch: small enough that the activations of a layer fit into a core's cache.
 TOKEN_BUDGET = 512
-#: Goes up when graphs are written otherwise, so that neither old files nor old scores are used.
+#: Increased whenever graphs are built differently, so that neither old files nor old scores are used.
 FORMAT = "6"
 _MADE_FROM, _FORMAT, _CHECKSUM = "tamis.checkpoint", "tamis.format", "tamis.checksum"
 _DIGITS = 32  # of a checksum
 
 
 class OnnxBackend:
-    """A checkpoint in ONNX Runtime: from its exported graph where the folder has one, else from its weights.
+    """A checkpoint in ONNX Runtime: from the exported graph if its folder has one, else from its weights.
 
-    Every worker runs batches of its own on one thread: batches are small, and scores do not depend on how
-    many workers there are. Of a model with exits each part of the layers between two exits is a graph of its
-    own. The states of the candidates that go on lie in memory meanwhile, and new batches of one length are
-    formed from them.
+    Every worker runs its own batches on one thread: batches are small, and scores do not depend on the number
+    of workers. For a model with exits, the layers between two exits are a separate graph. Between exits, the
+    states of the live candidates stay in memory, and new batches of inputs of one length are formed from
+    them.
     """
 
     layout: Layout = "equal"
@@ -69,7 +69,7 @@ class OnnxBackend:
         return f"onnx-{self.precision}-{FORMAT}"
 
     def margins(self, inputs: Inputs) -> Array:
-        """What the model says of each input, as its architecture has it; of exits the last one's."""
+        """The scores of each input, in the form of its architecture; with exits, those of the last exit."""
         if len(self._parts) > 1:
             margins: Array = self.walk(inputs, lambda live, margins: live, self.token_budget)[:, -1]
             return margins
@@ -78,14 +78,14 @@ class OnnxBackend:
         return self.architecture.rows(scores, inputs, self._special)
 
     def _taken(self, feed: dict[str, Array]) -> dict[str, Array]:
-        """What the (first) graph takes of that, as the numbers that it has."""
+        """The inputs of the (first) graph, converted to its types."""
         return {name: feed[name].astype(dtype, copy=False) for name, dtype in self._names.items()}
 
     def walk(self, inputs: Inputs, keep: Keep, token_budget: int, wanted: Check = no_check) -> Array:
         """See `tamis.infer.engine.Backend`."""
         from tamis.models.graph import BEFORE
 
-        states: dict[int, Array] = {}  # float32[length, hidden] of each candidate that is live
+        states: dict[int, Array] = {}  # float32[length, hidden] of each live candidate
 
         def ask(exit: int, live: Array) -> Array:
             for left in states.keys() - set(live.tolist()):
@@ -99,7 +99,7 @@ class OnnxBackend:
                 else:
                     feed = {BEFORE: np.stack([states.pop(number) for number in numbers])}
                 logits, *after = self._parts[exit].run(None, feed)
-                for each in after:  # all but the last part give their states
+                for each in after:  # all parts except the last return states
                     states.update(zip(numbers, each, strict=True))
                 found: Array = margin(logits)
                 return found
@@ -114,7 +114,7 @@ class OnnxBackend:
 
 
 def tokens(inputs: Inputs) -> dict[str, Array]:
-    """What graphs take of inputs of one length.
+    """The inputs of graphs, from inputs of one length.
 
     >>> inputs = Inputs(np.array([1, 7, 2, 1, 8, 2]), np.zeros(6, np.uint8), np.array([0, 3, 6]))
     >>> tokens(inputs)["ids"].tolist()
@@ -128,7 +128,7 @@ def tokens(inputs: Inputs) -> dict[str, Array]:
 
 
 def export(checkpoint: Checkpoint, precision: Precision = "int8", folder: Path | None = None) -> Path:
-    """Write the checkpoint's graph into its folder (or another), where it is found and loads faster."""
+    """Write the checkpoint's graph to its folder (or another), so that the model loads faster."""
     if not checkpoint.architecture.plain:
         raise InputError(
             f"a {checkpoint.architecture.kind} model is not a single graph", remedy="export a mono or a duo"
@@ -141,16 +141,16 @@ def export(checkpoint: Checkpoint, precision: Precision = "int8", folder: Path |
 
 
 def _seal(graph: bytes) -> bytes:
-    """The checksum of a graph as one more entry of its metadata (`metadata_props`, field 14 of ONNX's
-    ModelProto): protocol buffers may be written one after the other, so that graph and seal are a graph."""
+    """The checksum of a graph as an additional entry of its metadata (`metadata_props`, field 14 of ONNX's
+    ModelProto). Protocol buffers can be concatenated, so the graph followed by the seal is a valid graph."""
     key, value = _CHECKSUM.encode(), xxhash.xxh3_128_hexdigest(graph).encode()
     entry = bytes([0x0A, len(key)]) + key + bytes([0x12, len(value)]) + value
     return bytes([0x72, len(entry)]) + entry
 
 
 def _exported_session(path: Path, checkpoint: Checkpoint) -> Any | None:
-    """An exported graph, ready to run; None where it is of other weights, or of another version that writes
-    graphs otherwise or without a checksum."""
+    """Open an exported graph; returns None if it has other weights, or if another version wrote it in another
+    format or without a checksum."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -169,13 +169,13 @@ def _damaged(path: Path, reason: str) -> CorruptError:
 
 
 def open_session(graph: bytes, path: Path | None = None) -> Any:
-    """A graph ready to run; `path` is the file that it comes from."""
+    """Open a graph; `path` is the file that it was read from."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    # the graph is written as it should run: higher levels join additions and norms, which is slower
+    # the graph is already optimised: higher levels fuse additions and norms, which is slower
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     try:
         return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
@@ -186,20 +186,21 @@ def open_session(graph: bytes, path: Path | None = None) -> Any:
 
 
 def _made_from(session: Any, checkpoint: Checkpoint) -> bool:
-    """Whether an exported graph is of these very weights: the folder's may have changed since."""
+    """Whether an exported graph has the weights of this checkpoint, which may have changed since the
+    export."""
     made = session.get_modelmeta().custom_metadata_map
     return (made.get(_MADE_FROM), made.get(_FORMAT)) == (checkpoint.fingerprint, _format())
 
 
 def _format() -> str:
-    """How graphs are written here: those of another kind of processor would be slow, or wrong."""
+    """The format of graphs on this processor: those for another type of processor would be slow, or wrong."""
     from tamis.models.saturation import products_saturate
 
     return f"{FORMAT}-unsigned" if products_saturate() else FORMAT
 
 
 def _input_names(session: Any, kind: str) -> dict[str, type]:
-    """What a graph takes of `tokens`, and in which numbers."""
+    """The inputs of a graph, which must be some of `tokens`, and their types."""
     found: dict[str, type] = {
         each.name: np.int64 if "int64" in each.type else np.int32 for each in session.get_inputs()
     }
@@ -216,7 +217,7 @@ def _sessions(checkpoint: Checkpoint, precision: Precision) -> list[Any]:
 
 
 def _graphs(checkpoint: Checkpoint, precision: Precision) -> list[bytes]:
-    """The graphs of a checkpoint; those of the models that come with tamis are kept for the next process."""
+    """The graphs of a checkpoint; those of the bundled models are cached."""
     if checkpoint.folder.parent != BUNDLED:
         return _written(checkpoint, precision)
     key = f"{checkpoint.folder.name}-{checkpoint.fingerprint}-{precision}-{_format()}"

@@ -1,7 +1,7 @@
-"""A model ready to score: its tokenizer, its weights on a device, and the tally of the work done.
+"""Scorers: a model's tokenizer, its weights on a device, and the tally of its work.
 
-Which device and precision, unless told: a CUDA card in bf16 where there is one and torch is installed, else
-the processor in int8 by ONNX Runtime, which needs no torch. A model that has no ONNX graph needs torch.
+The default device is a CUDA GPU in bf16 if there is one and torch is installed, else the processor in int8
+with ONNX Runtime, which does not need torch. A model without an ONNX graph needs torch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tamis.models.tokenizer import Tokenizer, open_tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What scoring took: inputs that went through the model, inputs found in a cache, and what was cut."""
+    """The work of scoring: the number of inferences and of inputs found in a cache, and the truncation."""
 
     inferences: int = 0
     cached: int = 0
@@ -52,8 +52,8 @@ class Tally:
 
 
 class Scorer:
-    """A model of one of some `architectures`, ready to score inputs; loaded when first used, and safe to
-    share between threads."""
+    """Scores inputs with a model of one of `architectures`. It is loaded when it is first used, and can be
+    shared between threads."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Scorer:
                 raise InputError(f"no {name} {value!r}", remedy=f"use {', '.join(get_args(choices))}")
         if workers is not None and workers < 1:
             raise InputError(f"{workers} processor cores", remedy="use at least 1")
-        # as it was asked for: a form of None is the model's own, which is known when it is loaded
+        # as requested: None is the model's own form, which is known only after loading
         self.model, self.revision, self.form = str(model), revision, form
         self.device, self.precision, self.workers = device, precision, workers
         self.architectures = tuple(architectures)
@@ -83,11 +83,11 @@ class Scorer:
         self._engine: Engine | None = None
         self._checkpoint: Checkpoint | None = None
         self._tokenizer: Tokenizer | None = None
-        self._fingerprint = ""  # of the checkpoint as it is stored
+        self._fingerprint = ""  # of the stored checkpoint
 
     @classmethod
     def over(cls, checkpoint: Checkpoint, backend: Backend) -> Self:
-        """A scorer of weights in memory, as they are while they are trained."""
+        """A scorer with weights in memory, for use during training."""
         scorer = cls(checkpoint.folder, architectures=(checkpoint.architecture.name,))
         scorer._checkpoint, scorer._fingerprint = checkpoint, checkpoint.fingerprint
         scorer._engine = Engine(backend, checkpoint.architecture.shape())
@@ -95,7 +95,7 @@ class Scorer:
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """The model, read as one of the architectures that were asked for."""
+        """The model, read as one of the requested architectures."""
         with self._lock:
             if self._checkpoint is None:
                 stored = open_model(self.model, self.revision)
@@ -139,8 +139,9 @@ class Scorer:
 
     @property
     def fingerprint(self) -> str:
-        """The weights, the tokenizer, the form of the inputs and the arithmetic: what a score depends on."""
-        form, numerics = form_of(self.checkpoint), self.engine.backend.numerics  # which load it
+        """Identifies everything that a score depends on: weights, tokenizer, form of the inputs and
+        arithmetic."""
+        form, numerics = form_of(self.checkpoint), self.engine.backend.numerics  # loads the checkpoint
         return f"{self._fingerprint} {form} {numerics}"
 
     @property
@@ -148,15 +149,15 @@ class Scorer:
         return self.engine.backend.description
 
     def reading(self, query_limit: int, limit: int) -> Reading:
-        """What the model's inputs are made with, at such limits."""
+        """What the model's inputs are built with, for these limits."""
         return Reading(self.tokenizer.special, self.checkpoint.config, query_limit, limit, self.tokenizer)
 
     def inferences(self, inputs: Inputs) -> Array:
-        """How many inferences each input is: of a document one a passage."""
+        """How many inferences each input counts as: for a document, one per passage."""
         return self.architecture.inferences(inputs, self.tokenizer.special)
 
     def margins(self, inputs: Inputs, progress: Progress | None = None) -> Array:
-        """What the model says of each input: a number, or for each of the texts that it has one."""
+        """The scores of each input: one number, or one per text of the input."""
         with cores(self.workers if self.engine.backend.on_torch_threads else None):
             return self.engine.margins(inputs, progress)
 
@@ -168,7 +169,7 @@ class Scorer:
 def open_backend(
     checkpoint: Checkpoint, device: Device = "auto", precision: Precision = "auto", workers: int | None = None
 ) -> Backend:
-    """The backend that a device and a precision ask for."""
+    """Open the backend for a device and a precision."""
     kind = checkpoint.architecture
     place = device if kind.needs_torch else torch_device(device, precision)
     if place is None:
@@ -185,7 +186,7 @@ def open_backend(
 
 
 def torch_device(device: Device, precision: Precision) -> Device | None:
-    """The device that torch is to use; None where it is the processor by ONNX Runtime, which needs no torch.
+    """The device for torch, or None for the processor with ONNX Runtime, which does not need torch.
 
     >>> torch_device("cpu", "auto") is torch_device("cpu", "fp32") is torch_device("auto", "int8") is None
     True
@@ -204,7 +205,7 @@ def torch_device(device: Device, precision: Precision) -> Device | None:
 
 @lru_cache(maxsize=1)
 def cuda_present() -> bool:
-    """Whether torch could use a CUDA card; a machine without the driver is not made to import torch."""
+    """Whether torch can use a CUDA GPU; torch is not imported on a machine without the driver."""
     driver = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:
         ctypes.CDLL(driver)

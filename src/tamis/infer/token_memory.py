@@ -1,4 +1,4 @@
-"""Texts in memory that are tokenised once: candidates that are ranked again and again."""
+"""Texts in memory that are tokenised only once, for candidates that are ranked repeatedly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tamis.models.tokenizer import Tokenizer
 
 
 class TokenMemory:
-    """The texts of `ids`, from `texts`, with their tokens once these have been asked for.
+    """The texts of `ids`, from `texts`, and their tokens, which are computed when first needed.
 
     >>> from tamis.models.bundled import bundled_tokenizer
     >>> from tamis.rank.given_run import Documents
@@ -29,7 +29,7 @@ class TokenMemory:
         return self._texts.document(doc_id)
 
     def tokens(self, ids: Sequence[str], tokenizer: Tokenizer, limit: int) -> Tokenised:
-        """The tokens of some of the texts, of each the first `limit`."""
+        """The first `limit` tokens of each of these texts."""
         key = tokenizer.fingerprint, limit
         if key not in self._known:
             texts = [self.document(doc_id).contents for doc_id in self._places]

@@ -1,15 +1,15 @@
-"""The documents of an index as tokens, made once per tokenizer and kept beside it.
+"""The documents of an index as tokens, computed once per tokenizer and stored with the index.
 
 Tokenising a thousand candidates takes as long as scoring them on a GPU, so it is done once. An index's
-segments never change, so the tokens of each are kept in a folder of their own,
+segments never change, so the tokens of each segment are in a separate folder,
 
     IDX/tokens/TOKENIZER/SEGMENT/    as `tamis.index.tokens` lays them out
 
-where TOKENIZER is the tokenizer's fingerprint: models with one vocabulary share it. A folder is written under
-another name and renamed when it is whole, so a build that was killed goes on where it stopped. Documents
-added since are tokenised when they are asked for, until the next build. That takes what was merged into a new
-segment from the tokens of the segments that it was merged from, by the texts' digests, and then removes
-these. Deleted documents have tokens too: whoever has an older commit open still reads them.
+where TOKENIZER is the tokenizer's fingerprint: models with the same vocabulary share it. A folder is written
+under another name and renamed when it is complete, so a build that was killed resumes where it stopped.
+Documents added after a build are tokenised on demand until the next build. The next build copies the tokens
+of merged segments to the new segment, by the texts' digests, and then removes the old tokens. Deleted
+documents have tokens too, because readers of an older commit still need them.
 
 A document is tokenised as its `contents` (title and text), which is what the index analyses.
 """
@@ -49,13 +49,13 @@ from tamis.storage.files import TEMPORARY, make_folder, storage_errors
 from tamis.storage.locks import FolderLock, folder_lock
 from tamis.storage.markers import mark, remove_marked
 
-KEPT = 512  # tokens of a document: no input of the models we know is longer
+KEPT = 512  # tokens of a document: no known model has longer inputs
 _BATCH = 1024  # documents tokenised at a time
 
 
 class TokenStore:
-    """The tokens of an index's documents, by id: those that are kept beside it, however recently they were
-    built, and for other documents made now.
+    """The tokens of an index's documents, by id. Stored tokens are used as soon as they are built; other
+    documents are tokenised on demand.
 
     `TokenStore.open` and `build_tokens` return one; so does the plain constructor, for an index that may have
     no tokens yet.
@@ -66,18 +66,18 @@ class TokenStore:
 
     @classmethod
     def open(cls, index: Index, tokenizer: Tokenizer, *, limit: int = KEPT) -> TokenStore | None:
-        """The tokens kept beside `index`, or None if there are none; what was kept with less than `limit`
-        tokens a document does not count."""
+        """The tokens stored with `index`, or None if there are none; tokens stored with less than `limit`
+        tokens per document do not count."""
         store = cls(index, tokenizer, limit=limit)
         return store if any(store._kept(segment) for segment in index.segments) else None
 
     @property
     def documents(self) -> int:
-        """How many of the index's documents have their tokens kept."""
+        """The number of documents whose tokens are stored."""
         return sum(segment.documents for segment in self.index.segments if self._kept(segment))
 
     def prepare(self) -> None:
-        """Load what finds many ids fast, so that it is never part of a query's time."""
+        """Load the fast lookup of many ids in advance, so that no query has to wait for it."""
         if numba_installed():
             import tamis.index.kernel  # noqa: F401 (the stores use it once it is loaded)
 
@@ -85,8 +85,8 @@ class TokenStore:
                 segment.store.numbers([""] * 100)
 
     def texts(self, ids: Sequence[str]) -> Tokenised:
-        """The tokens of the documents with these ids, in this order; those that have none here are tokenised
-        now."""
+        """The tokens of the documents with these ids, in this order; documents without stored tokens are
+        tokenised now."""
         left = np.arange(len(ids))
         found: list[tuple[Array, Tokenised]] = []
         for segment in self.index.segments:
@@ -129,10 +129,9 @@ class TokenStore:
 
 
 def texts_of(ranking: Ranking, tokenizer: Tokenizer, *, limit: int = KEPT) -> Tokenised:
-    """The tokens of a ranking's candidates, in their order; from beside the index that they come from, where
-    they are kept there. Others are made anew each time: candidates differ from query to query, and those that
-    go through two stages take far less time to tokenise than to score. Of each text the first `limit` are
-    there, or more.
+    """The tokens of a ranking's candidates, in order; at least the first `limit` of each text. They are read
+    from the candidates' index if they are stored there. Others are computed each time: candidates differ
+    between queries, and tokenising those that go through two stages takes far less time than scoring them.
 
     >>> from tamis import Document
     >>> from tokenizers import Tokenizer as Library, models, pre_tokenizers
@@ -144,7 +143,7 @@ def texts_of(ranking: Ranking, tokenizer: Tokenizer, *, limit: int = KEPT) -> To
     >>> texts_of(index.bm25()("sieve"), tokenizer).ids.tolist()
     [2, 3]
     """
-    limit = max(limit, KEPT)  # what is kept serves those who need less of it
+    limit = max(limit, KEPT)  # stored tokens also serve smaller limits
     if isinstance(ranking.texts, TokenMemory):
         return ranking.texts.tokens(ranking.ids, tokenizer, limit)
     if isinstance(ranking.texts, Index):
@@ -159,9 +158,9 @@ def build_tokens(
     limit: int = KEPT,
     progress: Callable[[int], object] | None = None,
 ) -> TokenStore:
-    """Tokenise what has no tokens yet, keep at most `limit` of each document, and remove what no segment
-    needs; `progress` is told how many more documents are done. One process builds at a time; the index can be
-    searched and written meanwhile.
+    """Tokenise the segments that have no tokens yet, store at most `limit` tokens per document, and remove
+    tokens that no segment needs. `progress` is called with the number of newly finished documents. Only one
+    process builds at a time; the index can be searched and written meanwhile.
 
     >>> from tamis import Document
     >>> from tokenizers import Tokenizer as Library, models, pre_tokenizers
@@ -192,8 +191,8 @@ def build_tokens(
 
 
 def untokenised(index: Index, tokenizer: Tokenizer, *, limit: int = KEPT) -> int:
-    """How many documents a build would tokenise, or a few more or less: those of segments without tokens, but
-    for as many as there are tokens of segments that were merged away."""
+    """Approximately how many documents a build would tokenise: the documents of segments without tokens,
+    minus the documents with tokens of segments that were merged."""
     folder = index.path / "tokens" / tokenizer.fingerprint
     store = TokenStore(index, tokenizer, limit=limit)
     lacking = sum(len(segment) for segment in index.segments if not store._kept(segment))
@@ -206,7 +205,7 @@ def untokenised(index: Index, tokenizer: Tokenizer, *, limit: int = KEPT) -> int
 
 
 class _Known:
-    """The tokens that are kept for a tokenizer, by their texts' digests, whichever segments they are of."""
+    """The stored tokens of a tokenizer in all segments, by their texts' digests."""
 
     def __init__(self, folder: Path, limit: int) -> None:
         self._limit = limit
@@ -217,7 +216,7 @@ class _Known:
         self._sorted = digests[self._order]
 
     def encode(self, contents: Sequence[str], digests: Array, tokenizer: Tokenizer) -> Tokenised:
-        """The tokens of texts; those that are not known are made."""
+        """The tokens of texts; unknown texts are tokenised."""
         places = self._find(digests)
         here = np.flatnonzero(places >= 0)
         new = np.flatnonzero(places < 0)
@@ -236,7 +235,8 @@ class _Known:
         return Tokenised.join(parts).take(np.argsort(np.concatenate(order)))
 
     def _find(self, digests: Array) -> Array:
-        """Where each text's tokens are, -1 where nowhere; of texts that share half a digest, one is found."""
+        """The location of each text's tokens, or -1 if there are none; of texts that share half a digest,
+        only one is found."""
         if not len(self._order):
             return np.full(len(digests), -1)
         at = np.minimum(np.searchsorted(self._sorted[:, 0], digests[:, 0]), len(self._order) - 1)
@@ -253,7 +253,7 @@ def _digests(contents: Sequence[str]) -> Array:
     return np.frombuffer(found, "<u8").reshape(-1, 2)
 
 
-# by tokenizer and limit, for every segment that some index has open
+# by tokenizer and limit, for every segment of an open index
 _OPENED: WeakKeyDictionary[Segment, dict[tuple[str, int], SegmentTokens]] = WeakKeyDictionary()
 
 
@@ -266,7 +266,7 @@ def _write(
     lock: FolderLock,
     progress: Callable[[int], object] | None,
 ) -> None:
-    """Tokenise a segment's documents into a folder that takes its name when it is whole."""
+    """Tokenise a segment's documents into a folder that gets its name when it is complete."""
     path, new = folder / segment.info.name, folder / f"{TEMPORARY}{secrets.token_hex(8)}"
     if path.exists() and not has_tokens(path):
         problem = f"{path} holds no tokens, and its name is needed for some"

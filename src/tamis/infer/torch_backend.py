@@ -1,9 +1,9 @@
-"""Models by torch: CUDA cards in bf16 with packed inputs, Apple's GPUs and the processor in fp32.
+"""Runs models with torch: CUDA GPUs in bf16 with packed inputs, Apple's GPUs and the processor in fp32.
 
-Of a model with exits one query is read at a time, so that nothing beside it can change a bit of its scores.
-Its candidates are packed where the device has a kernel for that, and elsewhere padded in rectangles of about
-one length. What the layers have made of those that are live stays in memory between exits: of a thousand
-inputs of 512 tokens in a model of 768 dimensions, 1.6 GB in fp32.
+A model with exits reads one query at a time, so that the scores of a query do not depend on other queries,
+not even in one bit. Its candidates are packed if the device has a kernel for that, and otherwise padded in
+rectangles of similar lengths. The states of live candidates stay in memory between exits: 1.6 GB in fp32 for
+a thousand inputs of 512 tokens in a model of 768 dimensions.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from tamis.models.tokenizer import open_tokenizer
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _NAMES = {"cuda": "CUDA", "mps": "Metal", "cpu": "processor"}
 
-#: Tokens a batch. A large card is busy from about 16,000; a thousand passages go through in one batch.
+#: Tokens per batch. A large GPU is fully used from about 16,000; a thousand passages fit into one batch.
 TOKEN_BUDGETS = {"cuda": 1 << 17, "mps": 1 << 14, "cpu": 1 << 12}
-#: Where an input is a document: longer than what is padded together on a processor, and on a card every layer
-#: is kept.
+#: The budgets if inputs are documents: a document is longer than a padded rectangle on a processor, and on a
+#: GPU the states of every layer are kept.
 _DOCUMENT_BUDGETS = {"cuda": 1 << 16, "mps": 1 << 13, "cpu": 1 << 14}
 
 
 class TorchBackend:
-    """A checkpoint on a device that torch knows.
+    """A checkpoint on a device of torch.
 
-    `device` is auto (the first there is of cuda, mps, cpu), cuda, cuda:1, mps or cpu; `precision` is auto
-    (bf16 on CUDA cards that have it, else fp32), fp32, bf16 or fp16. `compile` trades a minute at the first
-    batch for faster ones after it.
+    `device` is auto (the first available of cuda, mps, cpu), cuda, cuda:1, mps or cpu; `precision` is auto
+    (bf16 on CUDA GPUs that support it, else fp32), fp32, bf16 or fp16. `compile` makes the first batch about
+    a minute slower, and the following ones faster.
     """
 
     workers = 1  # a device runs one batch after the other
@@ -83,13 +83,13 @@ class TorchBackend:
         return f"torch-{self.device.type}-{self.precision}"
 
     def margins(self, inputs: Inputs) -> Array:
-        """What the model says of each input, as its architecture has it."""
-        if not self.architecture.of_passages:  # of documents each passage has positions of its own
+        """The scores of each input, in the form of its architecture."""
+        if not self.architecture.of_passages:  # in documents, each passage has its own positions
             check(inputs, self.config)
 
         def score() -> Array:
             values: Array = self.network(inputs).float().cpu().numpy()
-            return values  # above, and only there, the device is waited for
+            return values  # only the line above waits for the device
 
         return self.architecture.rows(self._fitting(score), inputs, self._special)
 
@@ -112,7 +112,7 @@ class TorchBackend:
                 walks = [(numbers, network.begin(inputs.take(numbers))) for numbers in together]
             else:
                 walks = _thinned(walks, live, self.device)
-            # all of them before any is read, which waits for the device
+            # start all of them before reading any result, because reading waits for the device
             asked = [(numbers, _next(walk, wanted)) for numbers, walk in walks]
             margins = np.empty(len(inputs), np.float32)
             for numbers, some in asked:
@@ -122,14 +122,14 @@ class TorchBackend:
         return exit_margins(len(inputs), len(network.exit_layers), ask, keep, self.description)
 
     def _fitting(self, score: Callable[[], Array]) -> Array:
-        """What `score` returns; `OutOfMemory` if the device has not enough for it."""
+        """The result of `score`; raises `OutOfMemory` if the device does not have enough memory."""
         try:
             with torch.inference_mode():
                 return score()
-        except RuntimeError as error:  # torch.OutOfMemoryError is one, but only CUDA raises it
+        except RuntimeError as error:  # includes torch.OutOfMemoryError, which only CUDA raises
             if not is_out_of_memory(error):
                 raise
-        # Outside the handler, whose exception keeps the tensors of the failed batch alive.
+        # Outside the handler, because the exception keeps the tensors of the failed batch alive.
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         raise OutOfMemory
@@ -143,7 +143,7 @@ def _next(walk: Walk, wanted: Check) -> Tensor:
 def _thinned(
     walks: list[tuple[Array, Walk]], going_on: Array, device: torch.device
 ) -> list[tuple[Array, Walk]]:
-    """The walks with those inputs alone; one of which none is left ends."""
+    """The walks with only the inputs `going_on`; walks without any are dropped."""
     left = []
     for numbers, walk in walks:
         rows = np.flatnonzero(np.isin(numbers, going_on))
@@ -180,8 +180,8 @@ def precision_of(name: str, device: torch.device) -> str:
     if name not in PRECISIONS:
         raise InputError(f"no precision {name!r} with torch", remedy="use auto, fp32, bf16 or fp16")
     if name != "fp32" and not on_card:
-        # Some processors, virtual ones above all, announce matrix units (AMX) that they do not let programs
-        # use; half-precision products then end the whole process with an illegal instruction.
+        # Some processors, mainly virtual ones, announce matrix units (AMX) that programs cannot use;
+        # half-precision products then kill the whole process with an illegal instruction.
         raise InputError(
             f"{name} is for CUDA cards, not for {device.type}",
             remedy="use fp32, or int8 without torch on the processor",
@@ -190,7 +190,7 @@ def precision_of(name: str, device: torch.device) -> str:
 
 
 def packs(config: EncoderConfig, device: torch.device, precision: str) -> bool:
-    """Whether torch's flash attention for inputs of different lengths runs here."""
+    """Whether torch's flash attention for inputs of different lengths is available here."""
     if device.type != "cuda" or precision == "fp32":
         return False
     try:
@@ -202,7 +202,8 @@ def packs(config: EncoderConfig, device: torch.device, precision: str) -> bool:
 
 
 def check(inputs: Inputs, config: EncoderConfig) -> None:
-    """On a card, a number outside a table ends every later use of the card by this process."""
+    """Raise an error for indices outside a table. On a GPU they would break all later use of the GPU by this
+    process."""
     for what, found, there_are in (
         ("token", inputs.ids, config.vocabulary),
         ("segment", inputs.segments, config.segments or 1),

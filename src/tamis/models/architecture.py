@@ -1,13 +1,13 @@
-"""The seam for models: an `Architecture` says all about one kind of model in one file.
+"""The interface for models: an `Architecture` describes one kind of model completely, in one file.
 
-    what it is          `Settings`, the table of its name in a recipe, and its record in a checkpoint
-    what it reads       `inputs`: queries and texts as tokens, and which texts share an input
-    its networks        `network` for torch, `graphs` for ONNX
-    what these say      `scores`, `rows`
+    its definition    `Settings`, the recipe table with its name, and its record in a checkpoint
+    its inputs        `inputs`: queries and texts as tokens, and which texts share an input
+    its networks      `network` for torch, `graphs` for ONNX
+    its outputs       `scores`, `rows`
 
-All else is written once over that: checkpoints, the backends, the scorer with its cache, the training task,
-recipes and the options of stages. A package of someone else brings one by an entry point of the group
-`tamis.architectures`. Whoever writes one needs no more than
+Everything else builds on this interface: checkpoints, the backends, the scorer with its cache, the training
+task, recipes and the options of stages. Another package can add an architecture with an entry point of the
+group `tamis.architectures`. It needs only
 
     tamis.models.architecture    Architecture, Reading, QUERY, TEXT, Inputs, Tokenised, Truncation
     tamis.models.settings        Settings, Count and the other types of fields
@@ -62,16 +62,15 @@ __all__ = [
     "names",
 ]
 
-DEVIATION = 0.02  # of weights that are drawn: BERT's initializer_range
+DEVIATION = 0.02  # standard deviation of randomly drawn weights: BERT's initializer_range
 
 
-#: All that this process has defined, for programs that have one in no package.
+#: Every architecture defined in this process, for programs that define one outside a package.
 _DEFINED: dict[str, type[Architecture]] = {}
 
 
 class Reading(NamedTuple):
-    """What inputs are made with: the special tokens, the encoder's shape, and how many tokens an input may
-    have."""
+    """What inputs are built with: the special tokens, the encoder's shape, and the token limits."""
 
     special: Special
     config: EncoderConfig
@@ -80,7 +79,7 @@ class Reading(NamedTuple):
     tokenizer: Tokenizer | None = None
 
     def words(self, text: str) -> list[int]:
-        """The tokens of a text that inputs always have, such as a prompt."""
+        """The tokens of a text that every input contains, such as a prompt."""
         if self.tokenizer is None:
             raise InputError("a reading without a tokenizer", remedy="give it the model's")
         found: list[int] = self.tokenizer.encode([text]).ids.tolist()
@@ -88,32 +87,32 @@ class Reading(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Tokens of an input at most."""
+        """The maximum number of tokens of an input."""
         return min(self.limit, self.config.max_length)
 
 
 class Architecture(ABC):
-    """One kind of model. The methods here are those of a pointwise model that reads each text beside the
-    query, as monoBERT does; a subclass says what is different."""
+    """One kind of model. The methods here are those of a pointwise model that reads each text together with
+    the query, as monoBERT does; a subclass overrides what is different."""
 
     name: ClassVar[str]
     #: The model's own options: recorded in its checkpoint, a table in a recipe.
     Settings: ClassVar[type[Table]] = Table
-    #: Tokens of a query at most, where nothing else is said.
+    #: The default maximum number of tokens of a query.
     query_limit: ClassVar[int] = 64
-    #: The architectures whose checkpoints can be read as one of these, beside its own.
+    #: The other architectures whose checkpoints can be read as this one.
     reads: ClassVar[tuple[str, ...]] = ()
-    #: The stage that ranks with it: by default the one of its name.
+    #: The stage that ranks with it; by default the stage of the same name.
     stage: ClassVar[str] = ""
-    #: What trains it: a `tamis.train.learning.Learning`, or where that is, so that torch is imported late.
+    #: What trains it: a `tamis.train.learning.Learning`, or its import path, so that torch is imported late.
     learning: ClassVar[str | type[Any]] = "tamis.train.learning:Learning"
-    #: How the names of the tensors begin that it has beside the encoder's; its own name by default.
+    #: The prefix of the names of its tensors outside the encoder; by default its own name.
     prefix: ClassVar[str] = ""
-    #: Whether it learns from the gains of passages beside the labels of documents.
+    #: Whether it learns from the gains of passages in addition to the labels of documents.
     learns_gains: ClassVar[bool] = False
-    #: Whether there is no ONNX graph.
+    #: Whether it has no ONNX graph.
     needs_torch: ClassVar[bool] = False
-    #: Whether an input is a document of many passages, of which a batch holds few.
+    #: Whether an input is a document of many passages, so that a batch holds only a few inputs.
     of_passages: ClassVar[bool] = False
 
     def __init__(self, settings: Table | None = None) -> None:
@@ -121,10 +120,10 @@ class Architecture(ABC):
 
     def __init_subclass__(cls) -> None:
         cls.stage = cls.__dict__.get("stage") or cls.__dict__.get("name", cls.stage)
-        own = "tensors" in vars(cls) or cls.tensors is Architecture.tensors  # else they are those of its base
+        own = "tensors" in vars(cls) or cls.tensors is Architecture.tensors  # otherwise they are inherited
         if own and "prefix" not in vars(cls):
             cls.prefix = vars(cls).get("name", cls.prefix)
-        # the graph of the network above it in the family would be another model
+        # the inherited graph would be that of another model
         if "network" in vars(cls) and "graphs" not in vars(cls):
             cls.needs_torch = True
         elif "graphs" in vars(cls):
@@ -144,31 +143,32 @@ class Architecture(ABC):
 
     @property
     def kind(self) -> str:
-        """What an error calls it."""
+        """The name used in error messages."""
         return self.name
 
     @property
     def without(self) -> str | None:
-        """The table of embeddings that its inputs do without."""
+        """The table of embeddings that its inputs do not use."""
         return None
 
-    # -- what it reads
+    # -- its inputs
 
     def members(self, sizes: Array) -> Array:
-        """Which texts share an input, for groups of so many texts laid end to end: a row of their numbers for
-        each input, filled up with -1. Here each text has an input of its own."""
+        """Which texts share an input. The texts of all groups lie end to end, and `sizes` are the sizes of
+        the groups. Each row has the indices of one input's texts, padded with -1. Here each text has an input
+        of its own."""
         return np.arange(int(sizes.sum()))[:, None]
 
     def parts(self, reading: Reading) -> Sequence[Part]:
-        """What an input of one text is made of, in this order: a segment each, and the tokens that every
-        input has there, `QUERY` or `TEXT` (see `tamis.models.templates`)."""
+        """The parts of an input of one text, in order. Each part has a segment, and either fixed tokens,
+        `QUERY` or `TEXT` (see `tamis.models.templates`)."""
         return templates.mono_parts(reading.special)
 
     def inputs(
         self, queries: Tokenised, texts: Tokenised, members: Array, query_of: Array, reading: Reading
     ) -> tuple[Inputs, Truncation]:
-        """The inputs, a row of `members` each, and what was cut; `query_of` is the number of each one's
-        query. Ranking, training and dry runs all come here."""
+        """The inputs, one per row of `members`, and what was truncated; `query_of` is the index of each
+        input's query. Ranking, training and dry runs all call this."""
         return templates.one_text(
             self.parts(reading),
             queries,
@@ -180,7 +180,7 @@ class Architecture(ABC):
         )
 
     def room(self, query_tokens: int, reading: Reading) -> int:
-        """How many tokens of a text are read beside a query of so many."""
+        """How many tokens of a text fit beside a query of `query_tokens` tokens."""
         return templates.text_room(
             self.parts(reading), query_tokens, query_limit=reading.query_limit, total_limit=reading.total
         )
@@ -188,7 +188,7 @@ class Architecture(ABC):
     # -- its tensors
 
     def check_config(self, config: EncoderConfig) -> None:
-        """Refuse an encoder that its settings do not fit."""
+        """Raise an error for an encoder that does not fit the settings."""
         if config.static:
             raise InputError(
                 f"a {self.kind} model needs an encoder, and this is a table of words",
@@ -196,13 +196,14 @@ class Architecture(ABC):
             )
 
     def tensors(self, config: EncoderConfig) -> Mapping[str, Shape] | None:
-        """The tensors that it has beside the encoder's and their shapes, all under its `prefix`; None where
-        the network alone knows, as one of its own does unless this is defined too."""
+        """The shapes of its tensors outside the encoder, by name; all names start with its `prefix`. None
+        means that only the network knows them: this is the case for a subclass that defines `network` but not
+        this method."""
         return {} if type(self).network is Architecture.network else None
 
     def begin(self, start: Checkpoint, seed: int = 0) -> Checkpoint:
-        """A model to be trained, from any checkpoint: the tensors beside the encoder are the start's where
-        that has the same ones, else they are drawn from `seed`."""
+        """A model to train, from any checkpoint. The tensors outside the encoder are those of the start if it
+        has the same ones; otherwise they are drawn from `seed`."""
         self.check_config(start.config)
         wanted = self.tensors(start.config)
         same = wanted is None or {name: tensor.shape for name, tensor in start.head.items()} == wanted
@@ -218,8 +219,8 @@ class Architecture(ABC):
         return replace(start, architecture=self, head=head, fingerprint=fingerprint)
 
     def drawn(self, start: Checkpoint, seed: int) -> Mapping[str, Array]:
-        """The tensors beside the encoder as they begin. Each depends on its name, the seed and its shape; of
-        those that the network alone knows, all depend on the seed as its modules draw them."""
+        """The initial tensors outside the encoder. Each depends only on its name, its shape and the seed. If
+        only the network knows the tensors, its modules draw all of them from the seed."""
         if (shapes := self.tensors(start.config)) is not None:
             return {name: drawn(name, shape, seed) for name, shape in shapes.items()}
         import torch
@@ -232,59 +233,60 @@ class Architecture(ABC):
 
     @classmethod
     def adopted(cls, checkpoint: Checkpoint) -> Checkpoint:
-        """A checkpoint of an architecture that this one `reads`, as one of its own."""
+        """Convert a checkpoint of an architecture listed in `reads` to this architecture."""
         return replace(checkpoint, architecture=cls(), head={})
 
     # -- its networks
 
     def network(self, checkpoint: Checkpoint) -> Network:
-        """The network for torch around a checkpoint's encoder: `MyNetwork.of(checkpoint)`. What it has beside
-        may be as its modules draw it: the checkpoint's tensors are put into it when it is opened."""
+        """The torch network around a checkpoint's encoder: `MyNetwork.of(checkpoint)`. Its other tensors may
+        have the initial values of its modules: opening the network loads the checkpoint's tensors into it."""
         from tamis.models.network import Pointwise
 
         return Pointwise.of(checkpoint)
 
     @property
     def plain(self) -> bool:
-        """Whether its graph is that of an encoder with its own head, which a folder may hold exported."""
+        """Whether its graph is that of an encoder with its own head; a folder may hold such a graph
+        exported."""
         return not self.needs_torch and type(self).graphs is Architecture.graphs
 
     def graphs(self, checkpoint: Checkpoint, precision: Precision) -> Sequence[ModelProto]:
-        """The ONNX graphs, one behind the other where candidates may leave between them; none where it needs
-        torch."""
+        """The ONNX graphs. There are several, in sequence, if candidates may leave between them, and none if
+        the model needs torch."""
         from tamis.models.graph import build_graph
 
         return [build_graph(checkpoint.config, checkpoint.tensors, precision)]
 
-    # -- what these say
+    # -- its outputs
 
     def shape(self) -> tuple[int, ...]:
-        """The shape of what is said of one input: a number."""
+        """The shape of the output for one input: a scalar."""
         return ()
 
     def scores(self, outputs: Array, inputs: Inputs, special: Special) -> Array:
-        """What the (last) graph says, as one number for each thing that is scored."""
+        """Convert the outputs of the (last) graph to one number per scored item."""
         found: Array = margin(outputs)
         return found
 
     def rows(self, scores: Array, inputs: Inputs, special: Special) -> Array:
-        """Those numbers, a row an input."""
+        """Arrange those numbers as one row per input."""
         return scores
 
-    # -- what that costs
+    # -- its cost
 
     def inferences(self, inputs: Inputs, special: Special) -> Array:
-        """How many inferences each input is."""
+        """How many inferences each input counts as."""
         return np.ones(len(inputs), np.int64)
 
     def most_inferences(self) -> int:
-        """How many inferences an input is at most."""
+        """The maximum number of inferences that one input counts as."""
         return 1
 
     # -- how it is trained
 
     def check_recipe(self, recipe: Any) -> None:
-        """Refuse a recipe that cannot train it: an input of most architectures has one text."""
+        """Raise an error for a recipe that cannot train it: inputs of most architectures have one text."""
         if recipe.examples.in_pairs:
             raise InputError(
                 f"{recipe.examples.kind} examples have two texts an input",
@@ -292,13 +294,13 @@ class Architecture(ABC):
             )
 
     def saved(self, checkpoint: Checkpoint) -> Checkpoint:
-        """What a training leaves of its model."""
+        """The checkpoint that training saves."""
         return checkpoint
 
     # -- how it ranks
 
     def pipeline(self, query_limit: int, limit: int) -> str:
-        """What ranks with a model that was trained with these limits; {model} is the model."""
+        """The pipeline that ranks with a model trained with these limits; {model} stands for the model."""
         return f"{self.stage}(model={{model}}, query_limit={query_limit}, limit={limit})"
 
     def dev_options(self) -> dict[str, Any]:
@@ -307,8 +309,8 @@ class Architecture(ABC):
 
 
 def margin(logits: Any) -> Any:
-    """One number an input: its logit, or with two labels the second less the first. For arrays and tensors,
-    of a column a label or with a number for each input.
+    """One number per input: its logit, or with two labels the second logit minus the first. Takes arrays and
+    tensors with one column per label, or with one number per input.
 
     >>> margin(np.array([[1.0, 3.0]])).tolist(), margin(np.array([[1.0]])).tolist()
     ([2.0], [1.0])
@@ -319,8 +321,8 @@ def margin(logits: Any) -> Any:
 
 
 def drawn(name: str, shape: Shape, seed: int) -> Array:
-    """A tensor as it begins: biases are zero, all else is normal with BERT's deviation. A tensor is the same
-    whatever others there are.
+    """The initial value of a tensor: zero for biases, else normally distributed with BERT's standard
+    deviation. It does not depend on the other tensors of the model.
 
     >>> drawn("exits.4.output.bias", (2,), seed=0).tolist()
     [0.0, 0.0]
@@ -331,10 +333,10 @@ def drawn(name: str, shape: Shape, seed: int) -> Array:
     return generator.normal(0.0, DEVIATION, shape).astype(np.float32)
 
 
-# -- which there are
+# -- the registry
 # ------------------------------------------------------------------------------------------------------------
 
-#: Ours by name. Those of other packages come by the entry points of `tamis.architectures`.
+#: The built-in architectures by name. Other packages add theirs with entry points of `tamis.architectures`.
 BUILT_IN: Mapping[str, str] = {
     "mono": "tamis.models.architectures.mono:Mono",
     "duo": "tamis.models.architectures.duo:Duo",
@@ -347,7 +349,7 @@ BUILT_IN: Mapping[str, str] = {
     "pcgm": "tamis.models.architectures.pcgm:Pcgm",
     "interaction": "tamis.models.architectures.interaction:Interaction",
 }
-#: What a recipe has beside the table of an architecture, and what tensors of encoders begin with.
+#: The tables of a recipe besides that of the architecture, and the prefixes of encoder tensors.
 _TABLES = (
     "model",
     "data",
@@ -378,22 +380,23 @@ def architecture(name: str) -> type[Architecture]:
     if (extension := brought().get(name)) is not None:
         return checked(extension)
     if (here := _DEFINED.get(name)) is not None and not isabstract(here):
-        return here  # by a program that has it in no package
+        return here  # defined by a program, outside a package
     raise InputError(f"there is no architecture {quoted(name)}", remedy=f"use {', '.join(names())}")
 
 
 def names() -> list[str]:
-    """The names of all architectures: ours, and those of installed packages."""
+    """The names of all architectures, built in and from installed packages."""
     return [*BUILT_IN, *(name for name, each in brought().items() if not each.problem)]
 
 
 def brought() -> Mapping[str, Extension]:
-    """What packages of others bring, by name. It is a stage too, so that its name is not one of ours."""
+    """The architectures of other packages, by name. An architecture is also a stage, so it must not have the
+    name of a built-in stage."""
     return extensions("tamis.architectures", taken=BUILT_IN.keys() | STAGES.keys() | _RESERVED)
 
 
 def checked(extension: Extension) -> type[Architecture]:
-    """What an entry point stands for, which must be an architecture by that name."""
+    """Load an entry point and check that it is an architecture with that name."""
     found = extension.load()
     if not isinstance(found, type) or not issubclass(found, Architecture):
         raise extension.error(

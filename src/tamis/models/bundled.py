@@ -1,4 +1,4 @@
-"""The models that come with tamis, and how any model is found by its name."""
+"""The models that come with tamis, and how to open any model by its name."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tamis.models.tokenizer import Tokenizer
 from tamis.storage.files import is_there
 
 BUNDLED = Path(__file__).parents[1] / "models_data"
-#: In the folder of a bundled model: what `Checkpoint.fingerprint` was when it was bundled.
+#: The file in the folder of a bundled model with its `Checkpoint.fingerprint` at the time of bundling.
 FINGERPRINT = "fingerprint.txt"
 
 
 def open_model(model: str, revision: str | None = None) -> Checkpoint:
-    """A bundled model, one in a folder, or one of the hub."""
+    """Open a bundled model, a model in a folder, or a model from the hub."""
     bundled = bundled_folder(model)
     if bundled is not None:
         return load_bundled(bundled)
@@ -30,12 +30,10 @@ def open_model(model: str, revision: str | None = None) -> Checkpoint:
     if "/" in model or "\\" in model or is_there(Path(model)):
         return load_checkpoint(model, revision)
     bundled_names = f"bundled are {', '.join(bundled_models())}"
-    if near := get_close_matches(
-        model, bundled_models(), 1
-    ):  # the hub, where names have an owner, is not asked
+    if near := get_close_matches(model, bundled_models(), 1):  # do not ask the hub, where names have an owner
         remedy = f"did you mean {near[0]}? {bundled_names}; others are a FOLDER, or OWNER/NAME on the hub"
         raise InputError(f"no model is called {quoted(model)}", remedy=remedy)
-    try:  # the hub's oldest models have no owner
+    try:  # the names of the hub's oldest models have no owner
         return load_checkpoint(model, revision)
     except InputError as error:
         if error.path is not None:  # it was found
@@ -54,7 +52,7 @@ def bundled_models() -> list[str]:
 
 @lru_cache(maxsize=1)
 def bundled_tokenizer() -> Tokenizer:
-    """The tokenizer that the models share which come with tamis: one store of tokens serves them all.
+    """The tokenizer that all bundled models share, so that one store of tokens serves all of them.
 
     >>> bundled_tokenizer().encode(["a sieve"]).ids.tolist()
     [1037, 9033, 18697]
@@ -64,7 +62,7 @@ def bundled_tokenizer() -> Tokenizer:
 
 def bundled_folder(model: str) -> Path | None:
     """The folder of a bundled model, unless the working directory has a model of that name. A file, or a
-    folder of something else, is none.
+    folder without a model, does not count.
 
     >>> bundled_folder("mono").name, bundled_folder("cross-encoder/ms-marco-MiniLM-L6-v2")
     ('mono', None)
@@ -75,7 +73,7 @@ def bundled_folder(model: str) -> Path | None:
 
 
 def holds_model(folder: str | Path) -> bool:
-    """Whether a folder has a model in it, or a training run, of which one of the models can be named.
+    """Whether a folder contains a model, or a training run that contains models.
 
     >>> holds_model(getfixture("tmp_path")), holds_model(BUNDLED / "mono")
     (False, True)
@@ -85,7 +83,7 @@ def holds_model(folder: str | Path) -> bool:
 
 
 def load_bundled(folder: Path) -> Checkpoint:
-    """A bundled model, which is refused unless it is what it was when it was bundled."""
+    """Load a bundled model; raise an error if it has changed since it was bundled."""
     checkpoint, path = load_checkpoint(folder), folder / FINGERPRINT
     if is_there(path) and path.read_text(encoding="utf-8").strip() != checkpoint.fingerprint:
         raise CorruptError(f"the bundled model in {folder} is damaged", remedy="install tamis again")

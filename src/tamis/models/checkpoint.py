@@ -1,11 +1,11 @@
 """Checkpoints: Hugging Face folders of config.json, model.safetensors and tokenizer.json, read and written.
 
-config.json also says which architecture a model is of (`tamis.models.record`), and the tensors that it has
-beside the encoder's lie in model.safetensors, under names that begin with the architecture's prefix. So other
-programs read every model as an encoder.
+config.json also names the architecture of a model (`tamis.models.record`). Its tensors outside the encoder
+are also in model.safetensors, under names that begin with the architecture's prefix. So other programs can
+read every model as an encoder.
 
 Weights come from safetensors only. A pickle (pytorch_model.bin, .pt, .pkl) can run any code when it is
-loaded, so it is refused.
+loaded, so it is rejected.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ _NAMED = 3  # how many tensors an error names
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model: its shape, its weights under our names (see `tamis.models.names`), and where it lies; its
-    architecture, and in `head` the tensors that this has beside the encoder's.
+    """A model: its folder, its encoder's shape, its weights under our names (see `tamis.models.names`), its
+    architecture, and in `head` the architecture's tensors outside the encoder.
 
     `fingerprint` changes whenever the scores could: it covers the weights, the config and the tokenizer.
-    `drawn` are the tensors that it lacked and that were drawn when it was loaded.
+    `drawn` names the tensors that were missing and were drawn at random when it was loaded.
     """
 
     folder: Path
@@ -90,11 +90,11 @@ def load_checkpoint(
     labels: int | None = None,
     seed: int = 0,
 ) -> Checkpoint:
-    """A checkpoint from a folder, or from the hub (or its local cache) by name and revision.
+    """Load a checkpoint from a folder, or from the hub (or its local cache) by name and revision.
 
-    Names and shapes of all tensors are checked here; values are read, and checked to be finite, when they
-    are asked for. To train from an encoder without a classification head, say `require_head=False`: what is
-    missing of the head is drawn from `seed`, and `labels` says how many outputs it shall have.
+    Names and shapes of all tensors are checked here; values are read, and checked to be finite, on access. To
+    train from an encoder without a classification head, pass `require_head=False`: missing tensors of the
+    head are drawn from `seed`, and `labels` is the number of its outputs.
 
     >>> load_checkpoint(getfixture("tmp_path"))
     Traceback (most recent call last):
@@ -107,7 +107,7 @@ def load_checkpoint(
     config = parse_config(raw, folder / CONFIG, labels=labels)
     _require_tokenizer(folder)
     files = _weight_files(folder)
-    own = replace(config, labels=stored_labels(raw))  # which the tensors beside the encoder were made for
+    own = replace(config, labels=stored_labels(raw))  # the tensors outside the encoder were made for this
     kind = read_record(raw, own, [name for tensors in files.values() for name in tensors], folder)
     head = _head(folder, kind, own, files)
     stored = _canonical(config, files, head)
@@ -132,10 +132,10 @@ def save_checkpoint(
 ) -> None:
     """Write a checkpoint as a Hugging Face folder, which transformers and sentence-transformers load.
 
-    Every file takes its name only when it is whole; the weights come last. One that was not trained to rank
-    (`ranks`) is written without the output of its ranking head, so that no stage takes it for a ranker. With
-    int8 the encoder's matrices are kept as 8 bits (see `tamis.models.weights`), which only tamis reads, and
-    all else as float16.
+    Every file gets its name only when it is complete; the weights are written last. A model that was not
+    trained to rank (`ranks=False`) is written without the output layer of its ranking head, so that no stage
+    accepts it as a ranker. With int8 the encoder's matrices are stored as 8 bits (see
+    `tamis.models.weights`), which only tamis can read, and everything else as float16.
     """
     folder = Path(folder)
     with storage_errors(folder):
@@ -161,7 +161,7 @@ def save_checkpoint(
 
 
 def is_output(name: str) -> bool:
-    """Whether a tensor is of the output of a ranking head, which pretraining does not train.
+    """Whether a tensor belongs to the output layer of a ranking head, which pretraining does not train.
 
     >>> is_output("head.output.weight"), is_output("head.dense.weight")
     (True, False)
@@ -175,7 +175,7 @@ def _head(
     config: EncoderConfig,
     files: Mapping[Path, Mapping[str, StoredTensor]],
 ) -> LazyTensors:
-    """The tensors beside the encoder's: every one that there must be is there in its shape, and no other."""
+    """The tensors outside the encoder; raises an error for missing, misshaped or unexpected ones."""
     prefix = f"{kind.prefix}."
     stored = {name: each[name] for each in files.values() for name in each if name.startswith(prefix)}
     stored = stored or legacy.stored_head(folder, kind.prefix)
@@ -200,9 +200,9 @@ def _head(
 
 
 def with_third_segment(checkpoint: Checkpoint, seed: int = 0) -> Checkpoint:
-    """A start for duo from a mono checkpoint: the segment table gets the rows it lacks up to a third, drawn
-    from `seed`, to be learned from scratch (Nogueira et al. 2019, §3.3). One with three is returned as it
-    is."""
+    """A start for duo from a mono checkpoint: the rows that the segment table lacks, up to the third, are
+    drawn from `seed`, and learned from scratch (Nogueira et al. 2019, §3.3). A checkpoint that has three is
+    returned unchanged."""
     config = checkpoint.config
     if not config.segments:
         problem = f"a {config.family} model has no segment embeddings"
@@ -220,7 +220,7 @@ def with_third_segment(checkpoint: Checkpoint, seed: int = 0) -> Checkpoint:
     )
 
 
-# Where a model is.
+# Finding the folder of a model.
 
 
 def _folder(name_or_folder: str | Path, revision: str | None) -> Path:
@@ -241,7 +241,7 @@ def _folder(name_or_folder: str | Path, revision: str | None) -> Path:
 
 
 def holds_checkpoint(folder: Path) -> bool:
-    """Whether a folder has a model in it.
+    """Whether a folder contains a model.
 
     >>> holds_checkpoint(getfixture("tmp_path"))
     False
@@ -269,13 +269,13 @@ def _downloaded(name: str, revision: str | None) -> Path:
         problem = f"{label} is not in the local cache and the hub {'may' if offline else 'can'} not be asked"
         otherwise = "unset HF_HUB_OFFLINE" if offline else "the connection"
         remedy = f"check the path if it is a folder, else {otherwise}"
-    except Exception as error:  # requests, TLS and file system each raise their own
+    except Exception as error:  # requests, TLS and file system each raise errors of their own
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         problem, remedy = f"cannot fetch {label} ({reason})", "try again, or give a folder"
     raise InputError(problem, remedy=remedy)
 
 
-# What is in its files.
+# Reading its files.
 
 
 def _require_tokenizer(folder: Path) -> None:
@@ -285,7 +285,7 @@ def _require_tokenizer(folder: Path) -> None:
 
 
 def _weight_files(folder: Path) -> dict[Path, dict[str, StoredTensor]]:
-    """The tensors of every file of weights, under the names the files use."""
+    """The tensors of each file of weights, under the names in the file."""
     if not is_there(folder / CONFIG):
         return legacy.stored_words(folder)
     if (folder / WEIGHTS).exists():
@@ -316,7 +316,7 @@ def _shards(index: Path) -> dict[Path, dict[str, StoredTensor]]:
 def _canonical(
     config: EncoderConfig, files: Mapping[Path, Mapping[str, StoredTensor]], head: Collection[str]
 ) -> dict[str, StoredTensor]:
-    """All tensors but the head's, under the names that Hugging Face gives them today."""
+    """All tensors except those in `head`, under the current names of Hugging Face."""
     family = config.family
     names = [name for tensors in files.values() for name in tensors if name not in head]
     bare = not any(name.startswith(f"{family}.") for name in names)  # an encoder saved without its head
@@ -331,10 +331,10 @@ def _canonical(
 def _checked(
     folder: Path, config: EncoderConfig, stored: Mapping[str, StoredTensor], require_head: bool
 ) -> LazyTensors:
-    """The tensors under our names: every one that must be there is, in its shape, and nothing else."""
+    """The tensors under our names; raises an error for missing, misshaped or unexpected ones."""
     wanted, theirs = shapes(config), hugging_face_names(config)
     found = {ours: stored[name] for ours, name in theirs.items() if name in stored}
-    if not require_head:  # a head for other labels is as good as none
+    if not require_head:  # a head for another number of labels counts as missing
         found = {n: t for n, t in found.items() if not n.startswith("head.") or t.shape == wanted[n]}
     missing = [theirs[name] for name in wanted if name not in found]
     head = {theirs[name] for name in wanted if name.startswith("head.")}
@@ -380,7 +380,7 @@ def _fingerprint(folder: Path, files: Iterable[Path]) -> str:
 
 
 def _derived(fingerprint: str, changed: Mapping[str, Array]) -> str:
-    """The fingerprint of a checkpoint some of whose tensors were made here."""
+    """The fingerprint of a checkpoint in which some tensors were created or changed here."""
     digest = xxhash.xxh3_64(fingerprint.encode())
     for name, tensor in changed.items():
         digest.update(name.encode())
@@ -388,7 +388,7 @@ def _derived(fingerprint: str, changed: Mapping[str, Array]) -> str:
     return digest.hexdigest()
 
 
-# Tensors made here.
+# Creating tensors.
 
 
 def _initial(config: EncoderConfig, names: Iterable[str], seed: int) -> dict[str, Array]:
@@ -407,7 +407,7 @@ def _normal(generator: np.random.Generator, shape: Shape) -> Array:
 
 
 def overlaid(tensors: Mapping[str, Array], new: Mapping[str, Array]) -> LazyTensors:
-    """Tensors with others beside them or in their place, read when they are asked for."""
+    """Tensors with others added or replaced, read on access."""
     readers = {name: partial(tensors.__getitem__, name) for name in tensors}
     return LazyTensors(readers | {name: partial(new.__getitem__, name) for name in new})
 
@@ -416,7 +416,7 @@ def overlaid(tensors: Mapping[str, Array], new: Mapping[str, Array]) -> LazyTens
 
 
 def _tokenizer_config(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The least that AutoTokenizer needs beside a tokenizer.json."""
+    """The minimum that AutoTokenizer needs in addition to a tokenizer.json."""
     tokenizer = read_raw_config(checkpoint.folder / TOKENIZER)
     known = {token.get("content") for token in tokenizer.get("added_tokens") or []}
     roles = {
@@ -429,7 +429,7 @@ def _tokenizer_config(checkpoint: Checkpoint) -> dict[str, Any]:
     config = checkpoint.config
     inputs = ["input_ids", "token_type_ids", "attention_mask"]
     if not config.segments:
-        inputs.remove("token_type_ids")  # the model would refuse it
+        inputs.remove("token_type_ids")  # the model would reject it
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": config.max_length,

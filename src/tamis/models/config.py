@@ -1,4 +1,4 @@
-"""The shape of an encoder of the BERT family, as a Hugging Face config.json tells it."""
+"""The shape of an encoder of the BERT family, as described by a Hugging Face config.json."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tamis.base.errors import InputError, quoted
 from tamis.base.nested import parse_json
 from tamis.storage.files import PathLike, read_text
 
-_LARGEST = 1 << 26  # bytes of a config.json, or of the index of a model in many files
+_LARGEST = 1 << 26  # bytes of a config.json, or of the index of a sharded model
 
-#: `static` is no encoder but a table of words: see `tamis.models.architectures.interaction`.
+#: `static` is not an encoder but a table of words: see `tamis.models.architectures.interaction`.
 Family = Literal["bert", "roberta", "electra", "albert", "distilbert", "static"]
 Activation = Literal["gelu", "gelu_tanh", "relu"]
 HeadActivation = Literal["tanh", "gelu", "relu"]
 
-#: What config.json calls a model, and the family whose code runs it. MiniLM calls itself bert.
+#: The model_type in config.json, and the family whose code runs it. MiniLM has the type bert.
 FAMILIES: Mapping[str, Family] = {
     "bert": "bert",
     "roberta": "roberta",
@@ -47,15 +47,15 @@ _HEAD_ACTIVATIONS: Mapping[Family, HeadActivation] = {
     "static": "tanh",
 }
 
-#: Where config.json says which architecture the model is of, and its settings. Others pass over it.
+#: The field of config.json with the model's architecture and its settings. Other programs ignore it.
 RECORD = "tamis"
 
-#: By this table transformers refuses int8 weights, which it would else load without their scales: it has no
-#: `quant_method`. What tamis goes by is the metadata of the weights.
+#: A table without `quant_method`, so that transformers rejects int8 weights, which it would otherwise load
+#: without their scales. tamis itself uses the metadata of the weights.
 QUANTISED = "quantization_config"
 
-#: The largest sizes: far above those of any encoder, and small enough that the names and shapes of all
-#: tensors can be compared with those of the weights, before anything of that size is made.
+#: The largest valid sizes: far above those of any encoder, but small enough to compare the names and shapes
+#: of all tensors with those of the weights before anything of that size is allocated.
 MOST = {
     "vocabulary": 1 << 24,
     "hidden": 1 << 16,
@@ -69,7 +69,7 @@ MOST = {
     "pad_token_id": 1 << 20,
 }
 
-#: Our names in the words of config.json, for all families but DistilBERT.
+#: Our names and those of config.json, for all families except DistilBERT.
 _FIELDS = {
     "vocabulary": "vocab_size",
     "hidden": "hidden_size",
@@ -94,7 +94,7 @@ _DISTILBERT_FIELDS = _FIELDS | {
 
 @dataclass(frozen=True, slots=True)
 class EncoderConfig:
-    """All that the network depends on, in plain numbers.
+    """Everything that the network depends on, in plain numbers.
 
     >>> config = EncoderConfig("bert", 30522, hidden=384, layers=6, heads=12, feed_forward=1536)
     >>> config.head_size, config.max_length, config.projected
@@ -109,12 +109,12 @@ class EncoderConfig:
     feed_forward: int
     positions: int = 512  # rows of the position table
     segments: int = 2  # rows of the segment table; 0 where the family has none
-    embedding: int = 0  # width of the embedding tables; 0 says: as wide as the layers
+    embedding: int = 0  # width of the embedding tables; 0: as wide as the layers
     activation: Activation = "gelu"  # gelu is the erf form
     norm_epsilon: float = 1e-12
     first_position: int = 0
     labels: int = 1
-    layer_groups: int = 0  # how many layers have weights of their own; 0 says: all
+    layer_groups: int = 0  # number of layers with weights of their own; 0: all
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
@@ -130,7 +130,7 @@ class EncoderConfig:
 
     @property
     def head_activation(self) -> HeadActivation:
-        """What stands between the two layers of the classification head."""
+        """The activation between the two layers of the classification head."""
         return _HEAD_ACTIVATIONS[self.family]
 
     @property
@@ -140,16 +140,16 @@ class EncoderConfig:
 
     @property
     def max_length(self) -> int:
-        """Tokens of the longest input."""
+        """The maximum number of tokens of an input."""
         return self.positions - self.first_position
 
     @property
     def projected(self) -> bool:
-        """Whether a linear layer lies between the embeddings and the first layer."""
+        """Whether there is a linear layer between the embeddings and the first layer."""
         return self.embedding != self.hidden or self.family == "albert"
 
     def group(self, layer: int) -> int:
-        """Which set of weights a layer uses.
+        """The index of the set of weights that a layer uses.
 
         >>> shared = EncoderConfig("albert", 30000, 768, 12, 12, 3072, embedding=128, layer_groups=1)
         >>> shared.group(11)
@@ -159,7 +159,7 @@ class EncoderConfig:
 
 
 def read_config(path: PathLike) -> EncoderConfig:
-    """The encoder that a config.json describes.
+    """Read the encoder's shape from a config.json.
 
     >>> path = getfixture("tmp_path") / "config.json"
     >>> _ = path.write_text('{"model_type": "gpt2"}')
@@ -171,7 +171,7 @@ def read_config(path: PathLike) -> EncoderConfig:
 
 
 def read_raw_config(path: PathLike) -> dict[str, Any]:
-    """A config.json as it is."""
+    """The unchecked content of a config.json."""
     try:
         raw = parse_json(read_text(path, _LARGEST))
     except ValueError as error:
@@ -182,7 +182,7 @@ def read_raw_config(path: PathLike) -> dict[str, Any]:
 
 
 def parse_config(raw: Mapping[str, Any], path: PathLike, *, labels: int | None = None) -> EncoderConfig:
-    """The encoder that the content of a config.json describes; `labels` replaces what it says of them.
+    """The encoder's shape from the content of a config.json; `labels` overrides its number of labels.
 
     >>> raw = {"model_type": "distilbert", "vocab_size": 30522, "dim": 768, "n_layers": 6, "n_heads": 12,
     ...        "hidden_dim": 3072, "max_position_embeddings": 512, "id2label": {"0": "LABEL_0"}}
@@ -235,7 +235,7 @@ def parse_config(raw: Mapping[str, Any], path: PathLike, *, labels: int | None =
 
 
 def static_config(words: int, width: int) -> EncoderConfig:
-    """A table of so many words.
+    """The config of a table of words.
 
     >>> static_config(400, 50).static
     True
@@ -246,7 +246,7 @@ def static_config(words: int, width: int) -> EncoderConfig:
 
 
 def write_config(raw: Mapping[str, Any], config: EncoderConfig, dtype: str) -> dict[str, Any]:
-    """A config.json that says what `raw` said, with what `config` and `dtype` may have changed.
+    """The content of `raw`, updated with the fields that `config` and `dtype` may have changed.
 
     >>> config = EncoderConfig("bert", 30522, hidden=384, layers=6, heads=12, feed_forward=1536, segments=3)
     >>> write_config({"type_vocab_size": 2}, config, "float16")["type_vocab_size"]
@@ -259,7 +259,7 @@ def write_config(raw: Mapping[str, Any], config: EncoderConfig, dtype: str) -> d
         names = raw["id2label"]
     written = {key: value for key, value in raw.items() if key not in _REWRITTEN}
     if dtype == "int8":
-        dtype = "float16"  # which all else is
+        dtype = "float16"  # the type of all other tensors
         written[QUANTISED] = {"layout": "int8-rows", "version": 1}
     written |= {
         "architectures": [_ARCHITECTURES[raw.get("model_type", config.family)]],
@@ -272,7 +272,7 @@ def write_config(raw: Mapping[str, Any], config: EncoderConfig, dtype: str) -> d
     return written
 
 
-#: The keys of an older layout go: `tamis.models.legacy` has read them.
+#: Keys to remove, among them those of an older layout, which `tamis.models.legacy` reads.
 _REWRITTEN = ("torch_dtype", "num_labels", QUANTISED, RECORD, "tamis_input_form", "tamis_listwise_texts")
 
 
@@ -287,7 +287,7 @@ _ARCHITECTURES = {
 
 
 def _refuse_variants(raw: Mapping[str, Any], path: PathLike) -> None:
-    """Options of transformers that would change the scores without changing a name or a shape."""
+    """Reject options of transformers that change the scores but no name or shape."""
     variants = (
         raw.get("position_embedding_type", "absolute") != "absolute" and "position_embedding_type",
         bool(raw.get("is_decoder")) and "is_decoder",
@@ -303,12 +303,12 @@ def _named_labels(raw: Mapping[str, Any]) -> int | None:
 
 
 def stored_labels(raw: Mapping[str, Any]) -> Any:
-    """How many labels a config.json says that the head has, which may be no number that a ranker can have.
+    """The number of labels of the head in a config.json, which may be invalid for a ranker.
 
     >>> stored_labels({"num_labels": 3}), stored_labels({})
     (3, 2)
     """
-    # transformers writes neither field where there are two labels, its default.
+    # transformers writes neither field for two labels, its default.
     labels = raw.get("num_labels", _named_labels(raw))
     return 2 if labels is None else labels
 
@@ -322,7 +322,7 @@ def _labels(raw: Mapping[str, Any], path: PathLike) -> int:
 
 
 class _Fields:
-    """The fields of a config.json under our names, each checked as it is read."""
+    """The fields of a config.json under our names, each checked when it is read."""
 
     def __init__(self, raw: Mapping[str, Any], path: PathLike, names: Mapping[str, str]) -> None:
         self._raw, self._path, self._names = raw, path, names
@@ -332,7 +332,7 @@ class _Fields:
         return InputError(problem, remedy=f"it must be {wanted}", path=str(self._path))
 
     def size(self, field: str) -> int:
-        """A whole number of at least 1 that must be there."""
+        """A required whole number of at least 1."""
         return self._whole(field, None, least=1)
 
     def count(self, field: str, default: int) -> int:

@@ -1,4 +1,4 @@
-"""A checkpoint's weights in another type, in a folder of their own."""
+"""Converts the weights of a checkpoint to another type, in a new folder."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _BESIDE = ("README.md", "training.jsonl")
 
 
 def convert(checkpoint: Checkpoint, folder: str | Path, weights: WeightType) -> Path:
-    """Write a checkpoint with its weights in another type; returns the file of weights. The card and the log
-    come along, exported graphs do not.
+    """Write a checkpoint with its weights in another type, and return the path of the weights. The card and
+    the log are copied, exported graphs are not.
 
     >>> from tamis.infer.scorer import Scorer
     >>> path = convert(Scorer("mono-tiny").checkpoint, getfixture("tmp_path") / "half", "float16")

@@ -1,13 +1,12 @@
-"""Networks for long documents: an encoder that reads passages, and a head that makes one score of what it
-finds.
+"""Networks for long documents: an encoder reads passages, and a head combines its outputs into one score.
 
     OfScores     the passages' scores                             MaxP, Birch-Passage
     OfVectors    the passages' [CLS] vectors                      Vanilla BERT, PARADE, PCGM: `pooling`
-    OfTerms      matrices of similar terms, one a layer, [CLS]    CEDR: `interaction`
+    OfTerms      one matrix of similarities per layer, [CLS]      CEDR: `interaction`
     OfWords      one matrix, of embeddings without context        KNRM, PACRR, DRMM: `interaction`
 
-Each takes documents made by `tamis.models.documents.read` and gives each its score, which depends on nothing
-else in the batch.
+Each takes documents made by `tamis.models.documents.read` and returns one score per document, which does not
+depend on the rest of the batch.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ from tamis.models.tokenizer import open_tokenizer
 
 
 class DocumentNetwork(Network):
-    """Scores documents. With `frozen` the encoder stays as it is when the head is trained."""
+    """Scores documents. With `frozen` the encoder does not change when the head is trained."""
 
     head: nn.Module
-    scores_passages = False  # whether the encoder's own head takes part
+    scores_passages = False  # whether the encoder's own head is used
 
     def __init__(
         self, encoder: Encoder | None, head: nn.Module, special: Special, *, frozen: bool = False
@@ -45,7 +44,7 @@ class DocumentNetwork(Network):
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, *arguments: Any, **options: Any) -> Self:
-        """With a head as its one argument."""
+        """The network around a checkpoint's encoder; the only positional argument is the head."""
         return super().of(checkpoint, *arguments, open_tokenizer(checkpoint).special, **options)
 
     def head_state(self) -> dict[str, Tensor]:
@@ -59,7 +58,7 @@ class DocumentNetwork(Network):
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
         if self.frozen and self.encoder is not None:
-            self.encoder.eval()  # nothing in it learns to do without what dropout takes away
+            self.encoder.eval()  # dropout is useless in an encoder that does not learn
         return self
 
 
@@ -101,7 +100,7 @@ class OfVectors(DocumentNetwork):
         return _by_document(first_states(self.encoder, layout.passages, self.packed).float(), layout.offsets)
 
     def with_gains(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """Of PCGM: the documents' scores, and the logits [B, P, gains] behind them."""
+        """For PCGM: the documents' scores, and the logits [B, P, gains] that they are computed from."""
         passages, mask = self.vectors(inputs)
         head = cast(CumulativeGain, self.head)
         with torch.autocast(passages.device.type, enabled=False):
@@ -110,9 +109,9 @@ class OfVectors(DocumentNetwork):
 
 
 class OfTerms(DocumentNetwork):
-    """For every layer, the embeddings' included, the cosines between the terms of the query, as the first
-    chunk has them, and the terms of all chunks. [CLS] is the average over the chunks, of the last layer;
-    `cls` says whether it takes part."""
+    """For every layer, including the embeddings, the cosines between the terms of the query, taken from the
+    first chunk, and the terms of all chunks. With `cls`, the head also gets the [CLS] of the last layer,
+    averaged over the chunks."""
 
     encoder: Encoder
     cls = True
@@ -135,8 +134,9 @@ class OfTerms(DocumentNetwork):
 
 
 class OfWords(DocumentNetwork):
-    """An interaction model on a table of embeddings [V, E], which stays as it is. A word is like itself, even
-    where the table has no vector for it; row 0 is no word ([PAD], or here [UNK]) and like nothing."""
+    """An interaction model on a fixed table of embeddings [V, E]. The similarity of a word to itself is 1,
+    even if the table has no vector for it. Row 0 is not a word ([PAD], or here [UNK]); its similarity to
+    everything is 0."""
 
     def __init__(self, embeddings: Tensor, head: nn.Module, special: Special) -> None:
         super().__init__(None, head, special)
@@ -170,16 +170,16 @@ class OfWords(DocumentNetwork):
 
 
 def _exactly(head: nn.Module, *arguments: Tensor | None) -> Tensor:
-    """A head's scores in float32, also where training rounds: eight bits are too few for a kernel of width
-    0.001, or to order a thousand candidates."""
+    """Compute a head's scores in float32, even in mixed-precision training: eight bits are too few for a
+    kernel of width 0.001, or to order a thousand candidates."""
     present = [each for each in arguments if each is not None]
     with torch.autocast(present[0].device.type, enabled=False):
         return cast(Tensor, head(*arguments))
 
 
 def _at(states: Tensor, places: Tensor) -> Tensor:
-    """The rows of [T, H] at places [B, L], as [B, L, H] in float32. Indexing is the same, but on a card its
-    gradient adds up one after the other whatever falls on one row: here all that fills up.
+    """The rows of [T, H] at indices [B, L], as [B, L, H] in float32. Plain indexing returns the same, but on
+    a GPU its gradient adds all contributions to one row sequentially, here those of all padding.
 
     >>> _at(torch.tensor([[1.0], [2.0]]), torch.tensor([[1, 0, 0]])).tolist()
     [[[2.0], [1.0], [1.0]]]
@@ -200,8 +200,8 @@ def _by_document(values: Tensor, offsets: Array) -> tuple[Tensor, Tensor]:
 def _rows(
     starts: Array, counts: Array, device: torch.device, offsets: Array | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The places start, start + 1, ... of each document as a rectangle, and a mask of those that there are;
-    with `offsets`, a document has several such stretches. What fills up is the first place of all.
+    """The indices start, start + 1, ... of each document as a rectangle, padded with 0, and the mask of the
+    valid ones. With `offsets`, a document has several such ranges.
 
     >>> rows, mask = _rows(np.array([5, 0, 8]), np.array([2, 1, 1]), torch.device("cpu"), np.array([0, 2, 3]))
     >>> rows.tolist(), mask.tolist()

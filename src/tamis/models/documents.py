@@ -1,15 +1,15 @@
-"""How a model of long documents reads one: its inputs, and where in them what is.
+"""How models of long documents read a document: its input, and the layout of that input.
 
 A document's passages lie end to end, each with the query before it:
 
     [CLS] q [SEP] p1 [SEP] [CLS] q [SEP] p2 [SEP] ...
 
-so that for all that only moves inputs about (batches by token budget, the score cache, training) a document
-is one input like any other, and a batch mixes the passages of many. The special tokens say where a passage
-begins: no text can hold one (see `tamis.models.tokenizer`).
+so that all code that only handles inputs (batches by token budget, the score cache, training) treats a
+document as one ordinary input, and a batch mixes the passages of many documents. The special tokens mark
+where a passage begins: no text can contain one (see `tamis.models.tokenizer`).
 
-CEDR's passages are chunks as even as possible; all others' are windows of equal length that overlap. Nothing
-here depends on a document's neighbours.
+CEDR's passages are chunks of almost equal length; those of the other models are overlapping windows of a
+fixed length. Nothing here depends on the other documents of the batch.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from tamis.models.config import EncoderConfig
 from tamis.models.settings import Count, Settings, Whole
 from tamis.models.templates import COUNTED, Inputs, Special, Tokenised, Truncation
 
-_SPECIAL = 4  # tokens of an input at most that are neither of the query nor of the text
+_SPECIAL = 4  # the maximum number of tokens of an input that belong to neither the query nor the text
 
 
 class DocumentSettings(Settings):
-    """How much of a document a model reads. The sizes are those of PARADE (Li et al. 2020): 16 windows of 225
-    tokens, 25 of them shared with the next.
+    """How much of a document a model reads. The defaults are those of PARADE (Li et al. 2020): 16 windows of
+    225 tokens, of which 25 overlap with the next window.
 
-    What limits windows is `passages`: of a longer document the first, the last and others are read. `tokens`
-    bounds all, so that a document of five megabytes takes no longer than one of 6,000 words: its end is not
-    read.
+    `passages` limits the number of windows: of a longer document the first, the last and a random sample of
+    the others are read. `tokens` limits the tokens of a document: the rest is not read, so that a document of
+    five megabytes takes no longer than one of 6,000 words.
 
     >>> DocumentSettings().sequence, ChunkSettings().sequence
     (256, 512)
     """
 
-    #: Whether its passages are chunks of the whole document, as even as possible, rather than windows.
+    #: Whether its passages are chunks of the whole document, of almost equal length, instead of windows.
     even: ClassVar[bool] = False
-    #: Whether of too many windows the first alone are read, as `tamis.rank.passage` reads them.
+    #: Whether only the first windows are read if there are too many, as `tamis.rank.passage` does.
     first_only: ClassVar[bool] = False
 
-    tokens: Count = 8000  # of a document: what comes after them is not read
-    window: Count = 225  # tokens of a passage; chunks are as long as the input leaves room for
-    stride: Count = 200  # tokens from where one window begins to where the next does
-    passages: Count = 16  # windows at most
-    sequence: Whole = 0  # tokens of an input at most, query and all; 0: 256, in chunks 512
-    query: Count = 128  # tokens at most, and half of an input: the text makes room
+    tokens: Count = 8000  # tokens of a document that are read; the rest is ignored
+    window: Count = 225  # tokens of a passage; chunks are as long as fits into the input
+    stride: Count = 200  # tokens from the start of one window to the start of the next
+    passages: Count = 16  # maximum number of windows
+    sequence: Whole = 0  # maximum tokens of an input, including the query; 0: 256, or 512 for chunks
+    query: Count = 128  # maximum tokens, at most half of an input; the text gets the rest
 
     def model_post_init(self, _: object) -> None:
         if self.sequence == 0:
@@ -66,8 +66,8 @@ class DocumentSettings(Settings):
 
     @property
     def most_passages(self) -> int:
-        """How many passages of a document are read at most. Chunks are as long as the longest query leaves
-        room for, which special tokens take a little of.
+        """The maximum number of passages read of a document. Chunks have the length that remains beside the
+        longest query and the special tokens.
 
         >>> DocumentSettings().most_passages, ChunkSettings().most_passages
         (16, 22)
@@ -78,14 +78,14 @@ class DocumentSettings(Settings):
 
 
 class ChunkSettings(DocumentSettings):
-    """The same of a model that reads even chunks."""
+    """The same for a model that reads chunks of almost equal length."""
 
     even: ClassVar[bool] = True
 
 
 class Read(NamedTuple):
-    """Documents as inputs, and whose passages are whose: those of document d are `numbers[offsets[d] :
-    offsets[d + 1]]`, by their places among all windows of the document."""
+    """Documents as inputs, and the passages of each: those of document d are `numbers[offsets[d] : offsets[d
+    + 1]]`, their indices among all windows of the document."""
 
     inputs: Inputs
     offsets: Array  # int64[documents + 1]
@@ -103,9 +103,9 @@ def read(
     *,
     seed: int = 0,
 ) -> Read:
-    """Each text as one input for a model of this kind; `query_of` is the number of its query. `seed` decides
-    which windows of a document that has too many are read: it and their number alone. Static embeddings know
-    no positions: with them a document is one passage.
+    """One input per text for a model of this kind; `query_of` is the index of each text's query. Only `seed`
+    and the number of windows decide which windows of a document with too many are read. Static embeddings
+    have no positions: with them a document is one passage.
 
     >>> settings = ChunkSettings(sequence=7)
     >>> tiny = EncoderConfig("bert", 9, hidden=8, layers=1, heads=1, feed_forward=8)
@@ -118,7 +118,7 @@ def read(
     if config.static:
         total = settings.tokens + settings.query + 8
     room = total - 3 - special.double_separator
-    # what `templates.mono` leaves to a text; never less than half, so that there is room for one
+    # the room that `templates.mono` leaves for a text: at least half, so that it is never empty
     asked = np.minimum(np.diff(queries.offsets), min(settings.query, room // 2))
     rooms = np.maximum(room - asked, 1)[query_of]
     held = np.minimum(np.diff(texts.offsets), settings.tokens)
@@ -140,7 +140,7 @@ def read(
 
 
 class _Spans(NamedTuple):
-    """Passages: the document of each, in order, its first token there, its length, and its number."""
+    """Passages: the document of each, in order, the index of its first token, its length, and its number."""
 
     document_of: Array
     starts: Array
@@ -149,7 +149,7 @@ class _Spans(NamedTuple):
 
 
 def _even(lengths: Array, rooms: Array) -> _Spans:
-    """The fewest chunks that fit, their lengths no more than one apart: `even_chunks` of many documents.
+    """The fewest chunks that fit, of lengths that differ by at most one: `even_chunks` for many documents.
 
     >>> _even(np.array([7, 0]), np.array([3, 3])).counts.tolist()
     [3, 2, 2, 0]
@@ -163,8 +163,8 @@ def _even(lengths: Array, rooms: Array) -> _Spans:
 
 
 def _windows(lengths: Array, rooms: Array, settings: DocumentSettings, seed: int) -> _Spans:
-    """Windows until one reaches the end, the last as long as what is left. A query that leaves less room
-    than a window makes the windows smaller: no text falls between two.
+    """Windows until one reaches the end; the last has the remaining length. If a query leaves less room than
+    a window needs, the windows become smaller, so that no text is lost between two windows.
 
     >>> settings = DocumentSettings(window=4, stride=3)
     >>> _windows(np.array([9, 2]), np.array([50, 50]), settings, 0).counts.tolist()
@@ -184,7 +184,7 @@ def _windows(lengths: Array, rooms: Array, settings: DocumentSettings, seed: int
 
 
 def _kept(count: int, most: int, seed: int) -> Array:
-    """Which of a document's windows are read: the first, the last and others at random, in their order.
+    """Which of a document's windows are read: the first, the last and a random sample, in order.
 
     >>> _kept(3, 4, seed=0).tolist(), _kept(9, 2, seed=0).tolist(), len(_kept(9, 4, seed=0))
     ([0, 1, 2], [0, 8], 4)
@@ -196,14 +196,14 @@ def _kept(count: int, most: int, seed: int) -> Array:
 
 
 def _truncation(texts: Tokenised, spans: _Spans, offsets: Array, cut: Truncation) -> Truncation:
-    """Of documents, where the template knows only of their passages."""
-    # of two windows that overlap, the first counts up to where the second begins
+    """The truncation of documents; that of the template counts only their passages."""
+    # of two overlapping windows, the first counts up to the start of the second
     until_next = np.append(np.diff(spans.starts), 0)
     until_next[offsets[1:] - 1] = spans.counts[offsets[1:] - 1]
     seen = (
         np.add.reduceat(np.minimum(spans.counts, until_next), offsets[:-1]) if len(texts) else texts.lengths
     )
-    # counting stops at `COUNTED`: who has as many has more
+    # counting stops at `COUNTED`: a text with that many tokens may have more
     lost = np.maximum(texts.lengths - seen, texts.lengths >= COUNTED)
     return Truncation(
         texts=len(texts),
@@ -221,8 +221,7 @@ def _truncation(texts: Tokenised, spans: _Spans, offsets: Array, cut: Truncation
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where things are in documents made by `read`: passages by themselves, and within each the query's and
-    the text's tokens.
+    """The layout of documents made by `read`: the passages, and the query's and the text's tokens in each.
 
     >>> ids = np.array([1, 7, 2, 4, 5, 2, 1, 7, 2, 6, 2])
     >>> there = Layout.of(Inputs(ids, np.zeros(11, np.uint8), np.array([0, 11])), Special(cls=1, sep=2))
@@ -231,9 +230,9 @@ class Layout:
     """
 
     passages: Inputs
-    offsets: Array  # int64[documents + 1]: whose passages are whose
+    offsets: Array  # int64[documents + 1]: the passages of each document
     query_counts: Array  # int64[passages]; a query begins after its [CLS]
-    text_starts: Array  # int64[passages]: places among all tokens
+    text_starts: Array  # int64[passages]: indices among all tokens
     text_counts: Array  # int64[passages]
 
     @classmethod
@@ -249,7 +248,7 @@ class Layout:
 
 
 def _count_up(counts: Array) -> Array:
-    """0, 1, ... for each count."""
+    """0, 1, ..., count - 1 for each count."""
     return ranges(np.zeros(len(counts), np.int64), counts)
 
 

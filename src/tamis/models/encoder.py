@@ -1,10 +1,10 @@
 """The BERT family in torch: BERT, RoBERTa, ELECTRA, ALBERT, DistilBERT, MiniLM.
 
 One network, post-norm as in Vaswani et al. 2017 and Devlin et al. 2019; the families differ in a few numbers
-of `EncoderConfig`. There are two ways through it. *Padded* takes a rectangle of tokens, and masks what fills
-it up. *Packed* takes the tokens of all inputs end to end and computes nothing for padding. Dropout falls on
-hidden states in both, and on attention weights in padded inputs only: the kernel that attends within packed
-inputs has none.
+of `EncoderConfig`. It has two modes. *Padded* takes a rectangle of tokens and masks the padding. *Packed*
+takes the tokens of all inputs end to end and computes nothing for padding. Both apply dropout to hidden
+states; only padded inputs have dropout of attention weights, because the attention kernel for packed inputs
+has none.
 
 Names in comments: B inputs of at most L tokens, T tokens in all, N heads of D values, H = N D.
 """
@@ -50,12 +50,12 @@ class Encoder(nn.Module):
         self.embeddings = Embeddings(config)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.layer_groups))
         self.head = Head(config)
-        self.pooled = config.family in _POOLED  # whether pretraining has taught the head's first layer
+        self.pooled = config.family in _POOLED  # whether the head's first layer is pretrained
 
     @classmethod
     def from_checkpoint(cls, checkpoint: Checkpoint) -> Encoder:
         """The encoder with a checkpoint's weights, in evaluation mode."""
-        with torch.device("meta"):  # no time and memory for weights that are replaced at once
+        with torch.device("meta"):  # allocate no weights that are replaced at once
             encoder = cls(checkpoint.config)
         encoder.load_state_dict(_fused(checkpoint), assign=True)
         encoder.pooled = encoder.pooled and "head.dense.weight" not in checkpoint.drawn
@@ -63,7 +63,7 @@ class Encoder(nn.Module):
 
     @property
     def pooler(self) -> nn.Linear | None:
-        """The head's first layer, where pretraining has taught it; the other families' heads are all new."""
+        """The head's first layer if it is pretrained; the heads of the other families are entirely new."""
         return self.head.dense if self.pooled else None
 
     def tensors(self) -> dict[str, Array]:
@@ -80,16 +80,16 @@ class Encoder(nn.Module):
         return found
 
     def padded(self, ids: Tensor, segments: Tensor, lengths: Tensor) -> Tensor:
-        """Logits [B, labels] of inputs ids [B, L] whose first `lengths` tokens count."""
+        """Logits [B, labels] of inputs ids [B, L], of which the first `lengths` tokens are not padding."""
         return self._logits(*self.begin_padded(ids, segments, lengths)).squeeze(1)
 
     def packed(self, ids: Tensor, segments: Tensor, offsets: Tensor, max_length: int) -> Tensor:
         """Logits [B, labels] of inputs laid end to end: input i is ids[ends[i] : ends[i + 1]], `offsets` is
-        int32 [B + 1], and `max_length` at least the longest."""
+        int32 [B + 1], and `max_length` is at least the longest length."""
         return self._logits(*self.begin_packed(ids, segments, offsets, max_length))
 
     def hidden_states(self, ids: Tensor, segments: Tensor, lengths: Tensor) -> list[Tensor]:
-        """What goes into the first layer and what comes out of each, [B, L, H]; padded inputs. The logits
+        """The input of the first layer and the output of each layer, [B, L, H], for padded inputs. The logits
         are `head(states[-1][:, 0])`."""
         return self._states(*self.begin_padded(ids, segments, lengths))
 
@@ -100,12 +100,12 @@ class Encoder(nn.Module):
         return self._states(*self.begin_packed(ids, segments, offsets, max_length))
 
     def attention_scores(self, layer: int, x: Tensor) -> Tensor:
-        """How much each token of padded inputs looks at each, before the softmax: [B, N, L, L], padding
-        included. `x` is what goes into the layer, numbered from 0: `hidden_states(...)[layer]`."""
+        """The attention scores of padded inputs before the softmax: [B, N, L, L], including padding. `x` is
+        the input of the layer, numbered from 0: `hidden_states(...)[layer]`."""
         return cast(Layer, self._layer(layer)).attention.scores(x)
 
     def begin_padded(self, ids: Tensor, segments: Tensor, lengths: Tensor) -> tuple[Tensor, Attend]:
-        """What goes into the first layer, and which token sees which; padded inputs."""
+        """The input of the first layer, and its attention, for padded inputs."""
         x = self.embeddings(ids, segments, torch.arange(ids.shape[1], device=ids.device))
         return x, _Padded(lengths, ids.shape[1])
 
@@ -114,7 +114,7 @@ class Encoder(nn.Module):
     ) -> tuple[Tensor, Attend]:
         """The same for packed inputs."""
         starts, lengths = offsets[:-1], offsets.diff()
-        # the size is given, so that the device need not be waited for
+        # passing the size avoids waiting for the device
         own_start = torch.repeat_interleave(starts, lengths, output_size=len(ids))
         positions = torch.arange(len(ids), device=ids.device) - own_start
         return self.embeddings(ids, segments, positions), _Packed(offsets, max_length)
@@ -123,8 +123,8 @@ class Encoder(nn.Module):
         return self.layers[self.config.group(number)]
 
     def through(self, x: Tensor, attend: Attend, start: int, stop: int, first_only: bool = False) -> Tensor:
-        """What layers `start` to `stop` - 1 make of `x`; of the last of them, if so wanted, the [CLS] rows
-        alone."""
+        """The output of layers `start` to `stop` - 1 for `x`; with `first_only`, the last of them computes
+        only the [CLS] rows."""
         for number in range(start, stop):
             x = self._layer(number)(x, attend, first_only and number == stop - 1)
         return x
@@ -136,7 +136,7 @@ class Encoder(nn.Module):
         return states
 
     def _logits(self, x: Tensor, attend: Attend) -> Tensor:
-        """Of the last layer only the [CLS] rows are used, so only these are computed."""
+        """The logits. The head uses only the [CLS] rows of the last layer, so only these are computed."""
         return cast(Tensor, self.head(self.through(x, attend, 0, self.config.layers, first_only=True)))
 
 
@@ -176,7 +176,7 @@ class Layer(nn.Module):
 
 
 class Attention(nn.Module):
-    """Self-attention of N heads, in which every token, or only the first of each input, asks."""
+    """Self-attention with N heads; the queries are all tokens, or only the first of each input."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -201,7 +201,8 @@ class Attention(nn.Module):
         return cast(Tensor, self.norm(asking + self.dropout(self.output(mixed.flatten(-2)))))
 
     def scores(self, x: Tensor) -> Tensor:
-        """[B, N, L, L] of padded x: what the fused kernels above do not show, computed once more."""
+        """The scores [B, N, L, L] of padded x, computed again because the fused kernels above do not return
+        them."""
         asking = 2 * x.shape[-1]
         q, k = self._parts(F.linear(x, self.qkv.weight[:asking], self.qkv.bias[:asking]))
         return q.transpose(1, 2) @ k.permute(0, 2, 3, 1) / math.sqrt(self.shape[1])
@@ -212,7 +213,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two linear layers, applied to each token alone."""
+    """Two linear layers, applied to each token independently."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -227,7 +228,7 @@ class FeedForward(nn.Module):
 
 
 class Head(nn.Module):
-    """From the [CLS] vector to logits."""
+    """Computes logits from the [CLS] vector."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -237,22 +238,22 @@ class Head(nn.Module):
         self.activation = _ACTIVATIONS[config.head_activation]
 
     def forward(self, x: Tensor) -> Tensor:
-        # The head may be kept in float32 where the layers are in bfloat16: eight bits of a logit are too few
-        # to order a thousand candidates.
-        with torch.autocast(x.device.type, enabled=False):  # nor may training round them
+        # The head may be in float32 while the layers are in bfloat16: eight bits of a logit are too few to
+        # order a thousand candidates.
+        with torch.autocast(x.device.type, enabled=False):  # nor may autocast round them
             x = self.activation(self.dense(x.to(self.dense.weight.dtype)))
             return cast(Tensor, self.output(self.dropout(x)))
 
 
 class Attend(Protocol):
-    """Which token sees which: within its own input."""
+    """Attention in which each token sees only the tokens of its own input."""
 
     def first(self, x: Tensor) -> Tensor:
         """The rows of the first tokens."""
         ...
 
     def take(self, x: Tensor, inputs: Tensor) -> tuple[Tensor, Attend]:
-        """The rows of the inputs with these numbers, in that order, and which of them sees which."""
+        """The rows of the inputs with these indices, in that order, and their attention."""
         ...
 
     def all_to_all(self, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor: ...
@@ -261,7 +262,7 @@ class Attend(Protocol):
 
 
 class _Padded:
-    """Tensors are [B, L, ...]; what lies behind an input's length is seen by nobody."""
+    """Attention for tensors [B, L, ...]; no token sees what is beyond an input's length."""
 
     def __init__(self, lengths: Tensor, width: int) -> None:
         self.lengths = lengths
@@ -284,7 +285,8 @@ class _Padded:
 
 
 class _Packed:
-    """Tensors are [T, ...]; a token sees those between its input's two ends. No dropout here, see above."""
+    """Attention for tensors [T, ...]; a token sees those between the offsets of its input. No dropout, see
+    above."""
 
     def __init__(self, offsets: Tensor, max_length: int) -> None:
         self.offsets, self.max_length = offsets, max_length
@@ -310,8 +312,8 @@ class _Packed:
 def _varlen(
     q: Tensor, k: Tensor, v: Tensor, q_ends: Tensor, k_ends: Tensor, max_q: int, max_k: int
 ) -> Tensor:
-    """Attention within each input of packed q, k, v [T, N, D]: one flash-attention kernel for all of them
-    where the device has it, else one after the other."""
+    """Attention within each input of packed q, k, v [T, N, D]: one flash-attention kernel for all inputs if
+    the device has it, else one input after the other."""
     if q.is_cuda and q.dtype in (torch.bfloat16, torch.float16):
         from torch.nn.attention.varlen import varlen_attn
 

@@ -1,8 +1,8 @@
-"""The network of a cascade: after some of its layers an encoder has a head, see
+"""The network of a cascade: an encoder with heads after some of its layers, see
 `tamis.models.architectures.cascade`.
 
-Training reads a batch as far as one exit (`at`). Ranking goes from exit to exit with ever fewer inputs, and
-what the layers below have computed for them is never computed again (`Walk`).
+Training runs a batch up to one exit (`at`). Ranking runs from exit to exit with fewer and fewer inputs, and
+reuses the states computed by the layers below (`Walk`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tamis.models.templates import Inputs
 
 
 class ExitNetwork(Network):
-    """An encoder with heads after some layers; after the last one it has its own, as any encoder.
+    """An encoder with heads after some layers; after the last layer it has its own head, as any encoder.
 
     >>> import numpy as np
     >>> from tamis.models.config import EncoderConfig
@@ -53,11 +53,12 @@ class ExitNetwork(Network):
         return cast(Head, cast(nn.ModuleDict, self.exits[str(self.exit_layers[number])])["head"])
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """What the last exit says."""
+        """The scores of the last exit."""
         return self.at(len(self.exit_layers) - 1, inputs)
 
     def at(self, number: int, inputs: Inputs) -> Tensor:
-        """What an exit says, numbered from 0: as an encoder of so many layers with that head."""
+        """The scores of an exit, numbered from 0: those of an encoder that ends at its layer, with its
+        head."""
 
         def logits(x: Tensor, attend: Attend) -> Tensor:
             firsts = self.encoder.through(x, attend, 0, self.exit_layers[number], first_only=True)
@@ -71,21 +72,21 @@ class ExitNetwork(Network):
         return margins(found)
 
     def begin(self, inputs: Inputs) -> Walk:
-        """Begin to read inputs, which are one rectangle where they are padded."""
+        """Start a walk over inputs; padded ones are one rectangle."""
         if self.packed:
             return Walk(self, *self.encoder.begin_packed(*feed.packed(inputs, self.device)))
         return Walk(self, *self.encoder.begin_padded(*feed.padded(inputs, self.device)))
 
 
 class Walk:
-    """Some inputs on their way from exit to exit."""
+    """The state of inputs that go from exit to exit."""
 
     def __init__(self, network: ExitNetwork, x: Tensor, attend: Attend) -> None:
         self.network, self._x, self._attend = network, x, attend
-        self.passed = 0  # exits
+        self.passed = 0  # exits passed so far
 
     def scores(self) -> Tensor:
-        """Go on to the next exit, and ask its head: one number an input."""
+        """Continue to the next exit, and return its scores: one number per input."""
         network, number = self.network, self.passed
         start, stop = (0, *network.exit_layers)[number : number + 2]
         last = number == len(network.exit_layers) - 1
@@ -96,5 +97,5 @@ class Walk:
         return margins(logits)
 
     def keep(self, inputs: Tensor) -> None:
-        """Go on with these inputs alone, numbered as they are now."""
+        """Continue with these inputs only, given by their current indices."""
         self._x, self._attend = self._attend.take(self._x, inputs)

@@ -1,4 +1,4 @@
-"""How inputs reach an encoder on a device: laid end to end, or padded in rectangles of about one length."""
+"""Moves inputs to an encoder on a device: packed end to end, or padded in rectangles of similar lengths."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch import Tensor
 from tamis.base.arrays import Array, batches
 from tamis.models.templates import Inputs
 
-#: Tokens that are padded together: few, so that long inputs do not fill up short ones, and enough to keep a
-#: device busy.
+#: Tokens of one padded rectangle: few, so that inputs of different lengths need little padding, but enough to
+#: keep a device busy.
 _RECTANGLES = {"cuda": 1 << 15, "mps": 1 << 14, "cpu": 1 << 12}
 _ROUNDED_TO = 64
 
 
 def packed(inputs: Inputs, device: torch.device) -> tuple[Tensor, Tensor, Tensor, int]:
-    """What `Encoder.packed` takes. All numbers go to the device in one copy, from memory that the device
-    reads itself."""
+    """The arguments of `Encoder.packed`. They are copied to the device in one transfer, from pinned
+    memory."""
     tokens = len(inputs.ids)
     host = torch.empty(2 * tokens + len(inputs.offsets), dtype=torch.int32, pin_memory=device.type == "cuda")
     numbers = host.numpy()
@@ -30,8 +30,8 @@ def packed(inputs: Inputs, device: torch.device) -> tuple[Tensor, Tensor, Tensor
 
 
 def longest(inputs: Inputs) -> int:
-    """A bound of the inputs' lengths for packed attention. Rounded up, because layers that are compiled are
-    compiled again for every other one.
+    """An upper bound of the inputs' lengths for packed attention. It is rounded up, because each new value
+    makes compiled layers compile again.
 
     >>> longest(Inputs(np.zeros(70, np.int32), np.zeros(70, np.uint8), np.array([0, 3, 70])))
     128
@@ -40,7 +40,7 @@ def longest(inputs: Inputs) -> int:
 
 
 def padded(inputs: Inputs, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor, Tensor]:
-    """What `Encoder.padded` takes: ids [B, L], segments [B, L] and lengths [B].
+    """The arguments of `Encoder.padded`: ids [B, L], segments [B, L] and lengths [B].
 
     >>> inputs = Inputs(np.array([1, 7, 1, 8, 9]), np.array([0, 0, 0, 1, 1]), np.array([0, 2, 5]))
     >>> [tensor.tolist() for tensor in padded(inputs)]
@@ -55,7 +55,7 @@ def padded(inputs: Inputs, device: torch.device | str = "cpu") -> tuple[Tensor, 
 
 
 def rectangles(inputs: Inputs, device: torch.device) -> list[Array]:
-    """Which inputs go through an encoder as one rectangle.
+    """The indices of the inputs of each padded rectangle.
 
     >>> inputs = Inputs(np.ones(5, np.int32), np.zeros(5, np.uint8), np.array([0, 2, 5]))
     >>> [some.tolist() for some in rectangles(inputs, torch.device("cpu"))]
@@ -67,14 +67,14 @@ def rectangles(inputs: Inputs, device: torch.device) -> list[Array]:
 def by_rectangle(
     score: Callable[[Tensor, Tensor, Tensor], Tensor], inputs: Inputs, device: torch.device
 ) -> Tensor:
-    """What `score` makes of each rectangle, a row an input, in the order of the inputs."""
+    """Apply `score` to each rectangle; returns one row per input, in the order of the inputs."""
     together = rectangles(inputs, device)
     found = [score(*padded(inputs.take(some), device)) for some in together]
     return torch.cat(found)[in_order(np.concatenate(together), device)]
 
 
 def in_order(numbers: Array, device: torch.device) -> Tensor:
-    """Where each of these numbers stands, from the smallest on.
+    """The indices that sort the numbers in ascending order.
 
     >>> in_order(np.array([2, 0, 1]), torch.device("cpu")).tolist()
     [1, 2, 0]

@@ -1,20 +1,21 @@
-"""The encoder as an ONNX graph, in fp32 or int8, written from the weights themselves: no torch, no tracing.
+"""The encoder as an ONNX graph, in fp32 or int8, built directly from the weights, without torch or tracing.
 
 The graph takes inputs of one length, `ids` and `segments` [batch, length], so it has neither padding nor a
-mask, and gives `logits` [batch, labels]. Of the last layer only the [CLS] row is computed, since the head
-reads nothing else: exact, and it saves ten twelfths of that layer.
+mask, and returns `logits` [batch, labels]. The last layer computes only the [CLS] row, since the head reads
+nothing else: this is exact, and saves ten twelfths of that layer.
 
-A model with exits is a graph for each part between two exits: `states` [batch, length, hidden] go from one to
-the next, and each part gives the `logits` of its exit. A listwise model gives `scores` [batch, length].
+A model with exits has one graph for each part between two exits: each part passes `states` [batch, length,
+hidden] to the next part, and returns the `logits` of its exit. A listwise model returns `scores` [batch,
+length].
 
-int8: weights have one scale an output channel, activations one scale a token, found while running. The more
-usual single scale for a whole batch makes a score depend on the other texts in its batch, and is coarser.
-Products of small integers add up exactly, so the int8 scores do not depend on the batch in a single bit, nor
-on the processor: where sums of signed products are cut, weights are unsigned too (`tamis.models.saturation`).
-Two things keep the rounding of activations small. What comes out of a norm has a few channels that are far
-larger than the others: they are divided by a factor that the weights are multiplied by (SmoothQuant, Xiao et
-al. 2023; here from the norm's own weights, without calibration texts). And what comes out of the activation
-is hardly ever negative, so its zero lies near the end of the scale.
+int8: weights have one scale per output channel, activations one scale per token, computed at run time. The
+more usual single scale per batch makes a score depend on the other texts in its batch, and is coarser. Sums
+of products of small integers are exact, so the int8 scores are bit-identical for every batch and processor:
+where sums of signed products saturate, weights are unsigned too (`tamis.models.saturation`). Two methods keep
+the rounding of activations small. The output of a norm has a few channels that are far larger than the
+others: they are divided by a factor, and the weights are multiplied by it (SmoothQuant, Xiao et al. 2023;
+here computed from the norm's own weights, without calibration texts). And the output of the activation
+function is hardly ever negative, so its zero point is near the end of the scale.
 """
 
 from __future__ import annotations
@@ -34,20 +35,20 @@ from tamis.models.saturation import products_saturate
 
 Precision = Literal["fp32", "int8"]
 OPSET = 21
-#: onnxruntime's own operators: attention in one piece, and integer products scaled on the way out.
+#: onnxruntime's own operators: fused attention, and integer products with a scaled output.
 _EXTENSIONS = "com.microsoft"
-#: Activations are unsigned around a zero: processors' fast products want one side unsigned.
+#: Activations are unsigned with this zero point: the fast products of processors need one unsigned operand.
 _MIDDLE = 128
-_NEAR_END = 16  # the zero of what hardly goes below zero
-#: The states that a part of the layers takes and gives.
+_NEAR_END = 16  # the zero point of values that are hardly ever negative
+#: The names of the input and output states of a part of the layers.
 BEFORE, _AFTER = "states_before", "states"
 _Shape = Sequence[str | int | None]
 _TOKENS: _Shape = ("batch", "length")
-_LOWEST = {"gelu": 0.17005, "gelu_tanh": 0.17005, "relu": 0.0}  # how far below zero an activation goes
+_LOWEST = {"gelu": 0.17005, "gelu_tanh": 0.17005, "relu": 0.0}  # minus the minimum of the activation function
 
 
 def build_graph(config: EncoderConfig, tensors: Mapping[str, Array], precision: Precision) -> onnx.ModelProto:
-    """An ONNX model with the weights inside."""
+    """Build an ONNX model that contains the weights."""
     return build_part(config, tensors, precision, 0, config.layers, "head")
 
 
@@ -59,9 +60,9 @@ def build_part(
     stop: int,
     head: str,
 ) -> onnx.ModelProto:
-    """Layers `start` to `stop` - 1 and the head with this name. It takes tokens if it begins with the first
-    layer, else the states of the part below, and gives its own beside the logits if there are layers above
-    it."""
+    """Build layers `start` to `stop` - 1 and the head with this name. The input is tokens if the part begins
+    with the first layer, else the states of the part below. The output is the logits, and the states if there
+    are layers above."""
     g = _writer(config, tensors, precision)
     x, rows = _begun(g, config, start)
     x = _layers(g, config, x, rows, start, stop, first_only=stop == config.layers)
@@ -76,11 +77,12 @@ def build_part(
 def build_token_scores(
     config: EncoderConfig, tensors: Mapping[str, Array], precision: Precision, head: str
 ) -> onnx.ModelProto:
-    """All layers, and what a linear head with one output says of each token: `scores` [batch, length]."""
+    """Build all layers, and a linear head with one output that scores each token: `scores` [batch,
+    length]."""
     g = _writer(config, tensors, precision)
     x, rows = _begun(g, config, 0)
     x = _layers(g, config, x, rows, 0, config.layers)
-    # row by row: a product would round otherwise where a batch has one row, see below
+    # row by row: a matrix product would round differently for a batch of one row, see below
     x = g.node("ReduceSum", g.node("Mul", x, g.weight(f"{head}.weight")), g.numbers(1), keepdims=0)
     scores = g.node("Add", x, g.weight(f"{head}.bias"))
     g.node("Reshape", scores, g.node("Shape", "ids"), name="scores")
@@ -88,7 +90,8 @@ def build_token_scores(
 
 
 def _writer(config: EncoderConfig, tensors: Mapping[str, Array], precision: Precision) -> _Writer:
-    # as an int8 checkpoint keeps them: one gives the very graph of the weights that it was made from
+    # rounded as in an int8 checkpoint, so that the graph is the same from that checkpoint and from the
+    # original
     return _Quantised(Rounded(config, tensors)) if precision == "int8" else _Writer(tensors)
 
 
@@ -123,7 +126,8 @@ class _Writer:
         return output
 
     def constant(self, name: str, value: ArrayLike) -> str:
-        """A weight by name, written once however often it is used (ALBERT's layers share theirs)."""
+        """A weight by name, written only once even if it is used several times (ALBERT's layers share
+        theirs)."""
         if name not in self._constants:
             self._constants.add(name)
             self.initializers.append(numpy_helper.from_array(np.asarray(value, order="C"), name))
@@ -133,15 +137,15 @@ class _Writer:
         return self.constant(name, np.asarray(self.tensors[name], dtype=np.float32))
 
     def numbers(self, *values: int) -> str:
-        """Whole numbers as a vector: shapes, axes, places."""
+        """Whole numbers as a vector: shapes, axes, indices."""
         return self.constant("numbers_" + "_".join(map(str, values)), np.array(values, dtype=np.int64))
 
     def rows(self, table: str, places: str) -> str:
         return self.node("Gather", self.weight(table), places)
 
     def operand(self, x: str, norm: str = "", activation: str = "") -> Any:
-        """A matrix [rows, width] made ready for products; used for several products, made once. `norm` or
-        `activation` is what it comes out of."""
+        """Prepare a matrix [rows, width] for products; one operand can be used for several products. `norm`
+        or `activation` names what has computed it."""
         return x
 
     def product(self, x: Any, name: str) -> str:
@@ -154,11 +158,11 @@ class _Writer:
         return self.node("Add", self.product(x, name), self.weight(f"{name}.bias"))
 
     def plain_linear(self, x: str, name: str) -> str:
-        """The same in fp32, where little is to be gained."""
+        """The same in fp32, where int8 gains little."""
         return self.node("Add", _Writer.product(self, x, name), self.weight(f"{name}.bias"))
 
     def rows_changed(self) -> None:
-        """What follows has another number of rows."""
+        """Called when the number of rows changes."""
 
     def norm(self, x: str, name: str, epsilon: float) -> str:
         scale, bias = self.weight(f"{name}.weight"), self.weight(f"{name}.bias")
@@ -175,7 +179,7 @@ class _Quantised(_Writer):
 
     def __init__(self, tensors: Mapping[str, Array]) -> None:
         super().__init__(tensors)
-        self._zeros: dict[int, str] = {}  # one zero a row
+        self._zeros: dict[int, str] = {}  # one zero point per row
 
     def rows(self, table: str, places: str) -> str:
         if table != "embeddings.word":
@@ -207,7 +211,7 @@ class _Quantised(_Writer):
     def product(self, x: Any, name: str) -> str:
         weights = np.asarray(self.tensors[f"{name}.weight"], np.float32)
         quantised, scales = per_row(weights if x.factors is None else weights * x.factors)
-        # a layer of ALBERT is multiplied with what comes out of several norms
+        # a layer of ALBERT is multiplied with the outputs of several norms
         own = f"{name}.{x.norm}" if x.norm else name
         steps, zero = quantised.T, []
         if products_saturate():
@@ -230,8 +234,8 @@ class _Quantised(_Writer):
 
 
 class _Operand(NamedTuple):
-    """A quantised matrix: its rows' scales, its zero, the norm that it comes out of, and what its channels
-    were divided by."""
+    """A quantised matrix: its rows' scales, its zero point, the norm that it is the output of, and the
+    factors that its channels were divided by."""
 
     quantised: str
     scale: str
@@ -241,14 +245,14 @@ class _Operand(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """How many inputs there are, and the shape [batch, length, hidden] that their rows have together."""
+    """The number of inputs, and the shape [batch, length, hidden] of all their rows."""
 
     batch: str
     sequences: str
 
 
 def _begun(g: _Writer, config: EncoderConfig, start: int) -> tuple[str, _Rows]:
-    """What goes into a layer, a row a token."""
+    """The input of a layer, one row per token."""
     shape = g.node("Shape", BEFORE if start else "ids")
     batch = g.node("Gather", shape, g.numbers(0))
     sequences = g.node("Concat", batch, g.numbers(-1), g.numbers(config.hidden), axis=0)
@@ -265,8 +269,8 @@ def _layers(
     stop: int,
     first_only: bool = False,
 ) -> str:
-    """What layers `start` to `stop` - 1 make of the rows `x`; of the last of them, if so wanted, the [CLS]
-    rows alone."""
+    """The output of layers `start` to `stop` - 1 for the rows `x`; with `first_only`, the last of them
+    computes only the [CLS] rows."""
     for number in range(start, stop):
         layer, norm = f"layers.{config.group(number)}", _norm_before(config, number)
         whole = g.operand(x, norm=norm)
@@ -290,7 +294,7 @@ def _layers(
 
 
 def _norm_before(config: EncoderConfig, number: int) -> str:
-    """The norm that what goes into a layer comes out of, if it does."""
+    """The norm whose output is the input of a layer, if there is one."""
     if number:
         return f"layers.{config.group(number - 1)}.feed_forward.norm"
     return "" if config.projected else "embeddings.norm"
@@ -307,17 +311,17 @@ def _first(g: _Writer, x: str, rows: _Rows, config: EncoderConfig) -> str:
 
 
 def _logits(g: _Writer, config: EncoderConfig, x: str, rows: _Rows, head: str) -> None:
-    # a product of one row takes another way through the library and rounds otherwise: never one row
+    # the library computes the product of a single row differently, with other rounding: never pass one row
     x = g.node("Concat", x, x, axis=0)
     dense = g.activation(g.plain_linear(x, f"{head}.dense"), config.head_activation)
-    logits = g.plain_linear(dense, f"{head}.output")  # small: fp32, as the projection of embeddings
+    logits = g.plain_linear(dense, f"{head}.output")  # small, so fp32, as the projection of embeddings
     g.node("Slice", logits, g.numbers(0), rows.batch, g.numbers(0), name="logits")
 
 
 def _attention_bias(tensors: Mapping[str, Array], layer: str) -> Array:
-    """The biases of value and output in one, and none for the keys. What a token gathers is a mean of values
-    with weights that sum to one, so a value's bias passes through to the output; a key's bias adds the same
-    to all that a token compares, which softmax does not see."""
+    """The biases of value and output combined; the keys need none. Attention computes a mean of values with
+    weights that sum to one, so a value's bias passes through to the output. A key's bias adds the same number
+    to all scores of a token, which does not change the softmax."""
     of = f"{layer}.attention"
     gathered = np.asarray(tensors[f"{of}.output.weight"], np.float64) @ tensors[f"{of}.value.bias"]
     return np.asarray(tensors[f"{of}.output.bias"] + gathered, dtype=np.float32)

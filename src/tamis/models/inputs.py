@@ -1,4 +1,4 @@
-"""What models read: texts as tokens, inputs laid end to end, and what was cut off."""
+"""The inputs of models: texts as tokens, inputs laid end to end, and what was truncated."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 
 from tamis.base.arrays import Array, ranges
 
-COUNTED = 1 << 13  # tokens of a text that are counted: a longer one has at least so many
+COUNTED = 1 << 13  # counting the tokens of a text stops here: a longer text has at least this many
 
 
 @dataclass(frozen=True, slots=True)
 class Tokenised:
     """Texts as tokens, laid end to end, without special tokens: text i is `ids[offsets[i] : offsets[i + 1]]`.
 
-    `lengths` says how many tokens each text has, of which only the first may be held here; counting stops at
-    `COUNTED`.
+    `lengths` is the number of tokens of each text, of which only the first may be stored here; counting stops
+    at `COUNTED`.
 
     >>> texts = Tokenised.of([[7, 8, 9], [], [5]])
     >>> texts.take([2, 0]).ids.tolist(), texts.lengths.tolist()
@@ -31,7 +31,7 @@ class Tokenised:
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]], *, limit: int = COUNTED) -> Tokenised:
-        """Texts given as lists of tokens, each cut to its first `limit`."""
+        """Texts from lists of tokens, each truncated to its first `limit`."""
         lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
         kept = [row[:limit] for row in rows] if lengths.max(initial=0) > limit else rows
         offsets = offsets_of(np.minimum(lengths, limit))
@@ -40,7 +40,7 @@ class Tokenised:
 
     @classmethod
     def join(cls, parts: Sequence[Tokenised]) -> Tokenised:
-        """The texts of several, one after the other."""
+        """Concatenate the texts of several objects."""
         if len(parts) == 1:
             return parts[0]
         ids = np.concatenate([np.zeros(0, np.int32), *(part.ids for part in parts)])
@@ -51,7 +51,7 @@ class Tokenised:
         return len(self.lengths)
 
     def take(self, numbers: Sequence[int] | Array) -> Tokenised:
-        """Those texts, in that order."""
+        """The texts with these indices, in this order."""
         chosen = np.asarray(numbers, dtype=np.int64)
         counts = self.offsets[chosen + 1] - self.offsets[chosen]
         return Tokenised(
@@ -76,7 +76,7 @@ class Inputs:
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None) -> Inputs:
-        """Inputs given as lists of tokens, and of their segments; all are of segment 0 unless told.
+        """Inputs from lists of tokens, and of their segments; the default is segment 0 for all tokens.
 
         >>> Inputs.of([[1, 7], [1, 8, 9]]).offsets.tolist()
         [0, 2, 5]
@@ -88,7 +88,7 @@ class Inputs:
 
     @classmethod
     def join(cls, parts: Sequence[Inputs]) -> Inputs:
-        """The inputs of several, one after the other."""
+        """Concatenate the inputs of several objects."""
         if len(parts) == 1:
             return parts[0]
         ids = np.concatenate([np.zeros(0, np.int32), *(part.ids for part in parts)])
@@ -100,18 +100,18 @@ class Inputs:
 
     @property
     def lengths(self) -> Array:
-        """How many tokens each input has."""
+        """The number of tokens of each input."""
         return np.diff(self.offsets)
 
     def take(self, numbers: Sequence[int] | Array) -> Inputs:
-        """Those inputs, in that order."""
+        """The inputs with these indices, in this order."""
         chosen = np.asarray(numbers, dtype=np.int64)
         counts = self.offsets[chosen + 1] - self.offsets[chosen]
         at = ranges(self.offsets[chosen], counts)
         return Inputs(self.ids[at], self.segments[at], offsets_of(counts))
 
     def part(self, start: int, stop: int) -> Inputs:
-        """The inputs from `start` to `stop`, without copying their tokens.
+        """The inputs from `start` to `stop` - 1, without copying their tokens.
 
         >>> inputs = Inputs(np.array([1, 7, 1, 8, 9]), np.array([0, 0, 0, 1, 1]), np.array([0, 2, 5]))
         >>> inputs.part(1, 2).ids.tolist(), inputs.part(1, 2).offsets.tolist()
@@ -123,19 +123,19 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class Special:
-    """A tokenizer's special tokens, and the words that stand for them in the `markers` form."""
+    """A tokenizer's special tokens, and the words that replace them in the `markers` form."""
 
     cls: int
     sep: int
     pad: int = 0
-    double_separator: bool = False  # between two parts, as RoBERTa has it: <s> q </s></s> d </s>
+    double_separator: bool = False  # between two parts, as in RoBERTa: <s> q </s></s> d </s>
     query_marker: tuple[int, ...] = ()  # "Query:"
     document_marker: tuple[int, ...] = ()  # "Document:"
 
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """How many queries and texts were cut, and how many of their tokens fell away.
+    """How many queries and texts were truncated, and how many of their tokens were lost.
 
     >>> one = Truncation(texts=2, texts_cut=1, text_tokens=600, text_tokens_lost=90)
     >>> print(one + one)
@@ -150,8 +150,8 @@ class Truncation:
     queries_cut: int = 0
     query_tokens: int = 0
     query_tokens_lost: int = 0
-    at_least: bool = False  # some text was too long to count all its tokens
-    queries_at_least: bool = False  # some query was
+    at_least: bool = False  # not all tokens of some text were counted
+    queries_at_least: bool = False  # not all tokens of some query were counted
 
     def __add__(self, other: Truncation) -> Truncation:
         names = [each.name for each in fields(self) if each.name not in ("at_least", "queries_at_least")]
@@ -186,7 +186,7 @@ def _report(what: str, cut: int, of: int, lost: int, tokens: int, at_least: bool
 
 
 def offsets_of(counts: Array) -> Array:
-    """Where lists of these lengths end when they lie end to end.
+    """The offsets of lists of these lengths laid end to end.
 
     >>> offsets_of(np.array([2, 0, 3])).tolist()
     [0, 2, 2, 5]

@@ -1,13 +1,13 @@
-"""Interaction models: from matrices of similarities between a query's and a document's terms to a score.
+"""Interaction models: they score matrices of similarities between a query's and a document's terms.
 
-    KNRM    Xiong et al. 2017: kernels count, softly, the document's terms at each degree of similarity
-    PACRR   Hui et al. 2017: convolutions find n-grams, of which each query term keeps the best k
+    KNRM    Xiong et al. 2017: kernels count the document's terms softly at each degree of similarity
+    PACRR   Hui et al. 2017: convolutions find n-grams; each query term keeps its best k
     DRMM    Guo et al. 2016: histograms of each query term's similarities
 
-Each takes similarities [B, C, Q, D] with masks [B, Q] and [B, D], True where there is a term: C matrices a
-document, one of static embeddings, in CEDR one for every layer (MacAvaney et al. 2019). CEDR also joins the
-document's [CLS] vector [B, H] to the signals, where `cls` says how wide it is. The networks that make the
-score are CEDR's. What a mask hides has no influence, and neither has its amount.
+Each takes similarities [B, C, Q, D] with masks [B, Q] and [B, D], True where there is a term. There are C
+matrices per document: one with static embeddings, one per layer in CEDR (MacAvaney et al. 2019). CEDR also
+appends the document's [CLS] vector [B, H] to the signals; `cls` is its width. The scoring networks are those
+of CEDR. Padding does not influence the scores, whatever its values and its size.
 
 Names in comments: B documents, C matrices (channels), Q query terms, D document terms.
 """
@@ -20,14 +20,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-#: Of the paper: one kernel for exact matches, ten that share the range from -1 to 1.
+#: From the paper: one kernel for exact matches, ten that cover the range from -1 to 1.
 KERNEL_MEANS = (-0.9, -0.7, -0.5, -0.3, -0.1, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 KERNEL_WIDTHS = (0.1,) * 10 + (0.001,)
-_SMALL = 1e-6  # in a logarithm: a kernel that sees nothing
+_SMALL = 1e-6  # avoids the logarithm of 0, for a kernel without any match
 
 
 def cosines(queries: Tensor, documents: Tensor) -> Tensor:
-    """Similarities [B, Q, D] of vectors [B, Q, H] and [B, D, H]; a vector of zeros is like none.
+    """Similarities [B, Q, D] of vectors [B, Q, H] and [B, D, H]; those of a zero vector are 0.
 
     >>> cosines(torch.tensor([[[3.0, 4.0]]]), torch.tensor([[[6.0, 8.0], [4.0, -3.0], [0.0, 0.0]]])).tolist()
     [[[1.0, 0.0, 0.0]]]
@@ -50,15 +50,15 @@ def soft_counts(
     counts = []
     for mean, width in zip(
         means, widths, strict=True
-    ):  # one after the other: all at once is 11 times as much
+    ):  # one kernel at a time: all at once need 11 times the memory
         close = torch.exp(-((similarity - mean) ** 2) / (2 * width**2))
         counts.append(torch.log((close * here).sum(3) + _SMALL))  # [B, C, Q]
     return (torch.stack(counts, -1) * query_mask[:, None, :, None]).sum(2)
 
 
 class KNRM(nn.Module):
-    """One layer over the kernels of all matrices; the kernels are trained too. (The paper's tanh around the
-    score changes no order, and CEDR has none.)
+    """One layer over the kernels of all matrices; the kernels are trained too. (The paper's tanh of the score
+    does not change the ranking, and CEDR omits it.)
 
     >>> masks = torch.ones(2, 3, dtype=torch.bool), torch.ones(2, 5, dtype=torch.bool)
     >>> KNRM(channels=4)(torch.rand(2, 4, 3, 5), *masks).shape
@@ -79,9 +79,9 @@ class KNRM(nn.Module):
 
 
 class PACRR(nn.Module):
-    """Convolutions of 1, 2 and 3 terms, 32 filters each, of which the strongest counts at every place; of the
-    places, each query term keeps the best k. Three layers make the score of them, term by term in the order
-    of the query, so that queries have a longest length.
+    """Convolutions of 1, 2 and 3 terms, with 32 filters each. At every position the strongest filter counts;
+    each query term keeps its k best positions. Three layers compute the score from these, with the terms in
+    the order of the query, so that queries have a maximum length.
 
     >>> masks = torch.ones(2, 3, dtype=torch.bool), torch.ones(2, 5, dtype=torch.bool)
     >>> PACRR(channels=4, query=8)(torch.rand(2, 4, 3, 5), *masks).shape
@@ -106,8 +106,8 @@ class PACRR(nn.Module):
         return cast(Tensor, self.score(_joined(whole.flatten(1), cls))).squeeze(1)
 
     def features(self, similarity: Tensor, query_mask: Tensor, document_mask: Tensor) -> Tensor:
-        """The k strongest n-grams of each query term, [B, Q, n k]; 0 where there are fewer."""
-        # a convolution needs a term to begin with, and there must be k places to choose from
+        """The k strongest n-grams of each query term, [B, Q, n k]; 0 if there are fewer."""
+        # a convolution needs at least one term, and `topk` at least k positions
         terms, places = max(1 - similarity.shape[2], 0), max(self.k - similarity.shape[3], 0)
         similarity = F.pad(similarity, (0, places, 0, terms))
         query_mask, document_mask = F.pad(query_mask, (0, terms)), F.pad(document_mask, (0, places))
@@ -115,16 +115,16 @@ class PACRR(nn.Module):
         cleared = similarity * there
         found = []
         for n, convolution in enumerate(self.convolutions):
-            # zeros beyond the last term, of which an n-gram may have n - 1
+            # zeros after the last term: an n-gram may extend n - 1 terms beyond it
             strength = F.relu(convolution(F.pad(cleared, (0, n, 0, n)))).amax(1)  # [B, Q, D]
-            # beyond the mask a convolution still gives its bias, which must not be among the best
+            # in padding a convolution still returns its bias, which must not be among the best
             found.append((strength * there[:, 0]).topk(self.k, dim=2).values)
         return torch.cat(found, 2)
 
 
 class DRMM(nn.Module):
-    """A score for each query term from the histograms of its similarities, one a matrix; their sum is the
-    document's. Counting has no gradient: what made the similarities does not learn from them.
+    """Scores each query term from the histograms of its similarities, one per matrix; the document's score is
+    the sum. Counting has no gradient, so the encoder behind the similarities does not learn.
 
     >>> masks = torch.ones(2, 3, dtype=torch.bool), torch.ones(2, 5, dtype=torch.bool)
     >>> DRMM(channels=4)(torch.rand(2, 4, 3, 5), *masks).shape
@@ -147,13 +147,13 @@ class DRMM(nn.Module):
 
 
 def log_counts(similarity: Tensor, document_mask: Tensor, bins: int) -> Tensor:
-    """Histograms [B, C, Q, bins] over similarities from -1 to 1, log(1 + count); the last bin holds exact
-    matches alone.
+    """Histograms [B, C, Q, bins] over similarities from -1 to 1, log(1 + count); the last bin holds only
+    exact matches.
 
     >>> log_counts(torch.tensor([[[[1.0, 0.9, -1.0]]]]), torch.tensor([[True, True, False]]), 3).tolist()
     [[[[0.0, 0.693..., 0.693...]]]]
     """
-    # a little is added because the cosine of a vector with itself may fall short of 1
+    # 1e-6, because rounding can make the cosine of a vector with itself less than 1
     bin = ((similarity.detach() + 1 + 1e-6) / 2 * (bins - 1)).long().clamp(0, bins - 1)
     ones = document_mask[:, None, None].expand_as(bin).to(similarity.dtype)
     counts = torch.zeros(*bin.shape[:3], bins, dtype=similarity.dtype, device=similarity.device)
@@ -165,7 +165,8 @@ def _joined(features: Tensor, cls: Tensor | None) -> Tensor:
 
 
 def interaction(kind: str, channels: int, query: int, cls: int) -> nn.Module:
-    """The model of this name over so many matrices; `cls` is how wide the [CLS] is that joins them.
+    """The model with this name over `channels` matrices; `cls` is the width of the [CLS] appended to the
+    signals.
 
     >>> interaction("knrm", channels=3, query=8, cls=8).score  # 3 x 11 kernels, [CLS]
     Linear(in_features=41, out_features=1, bias=True)

@@ -1,10 +1,10 @@
-"""Folders as older versions wrote them. Nothing else in tamis guesses what a model is.
+"""Reads model folders written by older versions. Only this module guesses the architecture of a model.
 
 tamis_input_form in config.json            a pointwise model with inputs in another form
 tamis_listwise_texts in config.json        a listwise model
 tensors exits.* beside the encoder's       a cascade
-three segments                             a duo, as also others write them
-tamis.json, tamis.safetensors              a model of long documents, its head in a file of its own; one on
+three segments                             a duo, also in folders of other programs
+tamis.json, tamis.safetensors              a model of long documents, its head in a separate file; one on
                                            static embeddings has no config.json
 """
 
@@ -23,7 +23,7 @@ from tamis.storage.files import is_there, read_text
 PLAN, HEAD = "tamis.json", "tamis.safetensors"
 _FORM, _TEXTS, _EXITS, _TABLE = "tamis_input_form", "tamis_listwise_texts", "exits.", "embeddings"
 _FORMAT = 1  # of tamis.json
-#: The table that all models of long documents had in recipes.
+#: The table of recipes that all models of long documents used.
 OLD_TABLE = "longdoc"
 _FAMILIES = {
     "knrm": "interaction",
@@ -39,7 +39,7 @@ DUO_SEGMENTS = 3
 
 
 class Record(NamedTuple):
-    """An architecture by its name, and its settings."""
+    """The name of an architecture, and its settings."""
 
     architecture: str
     settings: Mapping[str, Any]
@@ -48,7 +48,7 @@ class Record(NamedTuple):
 def recorded(
     raw: Mapping[str, Any], segments: int, layers: int, names: Iterable[str], folder: Path
 ) -> Record:
-    """What a model is whose config.json has no record of it."""
+    """The architecture of a model without a record in its config.json."""
     if (plan := _plan(folder)) is not None:
         return plan
     if texts := _texts(raw, folder):
@@ -67,7 +67,7 @@ def recorded(
 
 
 def raw_config(folder: Path) -> dict[str, Any] | None:
-    """In place of the config.json that a model on static embeddings lacks; None for all others."""
+    """The replacement for the config.json that a model on static embeddings lacks; None for other models."""
     if is_there(folder / "config.json") or not is_there(folder / PLAN):
         return None
     words, width = _table(folder).shape
@@ -75,12 +75,12 @@ def raw_config(folder: Path) -> dict[str, Any] | None:
 
 
 def stored_words(folder: Path) -> dict[Path, dict[str, StoredTensor]]:
-    """The table of words of such a model, under today's name."""
+    """The table of words of such a model, under its current name."""
     return {folder / HEAD: {"static.embeddings.word": _table(folder)}}
 
 
 def stored_head(folder: Path, prefix: str) -> dict[str, StoredTensor]:
-    """The tensors of a head in a file of its own, under today's names."""
+    """The tensors of a head in a separate file, under their current names."""
     if not is_there(folder / HEAD):
         return {}
     verify_tensors(folder / HEAD)
@@ -88,7 +88,7 @@ def stored_head(folder: Path, prefix: str) -> dict[str, StoredTensor]:
 
 
 def files(folder: Path) -> list[Path]:
-    """The files that a model of long documents has beside an encoder's."""
+    """The files that a model of long documents has in addition to an encoder's."""
     return [path for path in (folder / PLAN, folder / HEAD) if is_there(path)]
 
 
@@ -126,8 +126,8 @@ def _plan(folder: Path) -> Record | None:
 
 
 def document(kind: str, content: Mapping[str, Any]) -> Record:
-    """A model of long documents by the name of its kind, as its `tamis.json` or the table [longdoc] of a
-    recipe had it.
+    """A model of long documents from the name of its kind in `tamis.json` or in the table [longdoc] of a
+    recipe.
 
     >>> document("parade-max", {"window": 100})
     Record(architecture='parade', settings={'window': 100, 'kind': 'max'})

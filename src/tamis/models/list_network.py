@@ -15,8 +15,8 @@ from tamis.models.templates import Inputs, Special, text_spans
 
 
 class ListNetwork(Network):
-    """An encoder that scores the texts of its inputs, each by the mean of its own states. The head on the
-    [CLS] is there, as in any checkpoint, and takes no part.
+    """An encoder that scores each text of its inputs from the mean of the text's states. The head on the
+    [CLS] exists, as in any checkpoint, but is not used.
 
     >>> from tamis.models.config import EncoderConfig
     >>> config = EncoderConfig("bert", vocabulary=9, hidden=8, layers=2, heads=2, feed_forward=16)
@@ -35,10 +35,10 @@ class ListNetwork(Network):
         self.dropout = nn.Dropout(encoder.config.dropout)
 
     def freeze(self) -> None:
-        self.encoder.head.requires_grad_(False)  # of the [CLS], which no text is scored by
+        self.encoder.head.requires_grad_(False)  # the head on the [CLS] is not used
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """One number a text, input after input."""
+        """One number per text, input after input."""
         encoder, device = self.encoder, self.device
         layers = encoder.config.layers
         if self.packed:
@@ -58,7 +58,7 @@ class ListNetwork(Network):
         rows, counts = text_rows(inputs, self.special, packed=self.packed)
         rows, counts = rows.to(states.device), counts.to(states.device)
         with torch.autocast(states.device.type, enabled=False):  # as in `Head`: eight bits would tie texts
-            # a rectangle: sums over rows of an index have no fixed order on a card
+            # a rectangle: on a GPU, sums by index have no fixed order
             there = torch.arange(rows.shape[1], device=rows.device) < counts[:, None]
             own = states[rows].to(self.head.weight.dtype) * there[..., None]
             means = own.sum(dim=1) / counts[:, None]
@@ -66,9 +66,8 @@ class ListNetwork(Network):
 
 
 def text_rows(inputs: Inputs, special: Special, *, packed: bool) -> tuple[Tensor, Tensor]:
-    """Which rows of what the encoder takes are the tokens of each text, filled up with 0, and how many it
-    has: rows of the tokens laid end to end, or of the inputs filled up to the longest and then laid end to
-    end.
+    """The rows of the encoder's input that are the tokens of each text, padded with 0, and the number of
+    tokens of each text. The rows are those of packed tokens, or of padded inputs laid end to end.
 
     >>> inputs = Inputs(np.array([1, 2, 2, 1, 2, 7, 2]), np.zeros(7, np.uint8), np.array([0, 3, 7]))
     >>> [text_rows(inputs, Special(1, 2), packed=packed)[0].tolist() for packed in (True, False)]

@@ -1,7 +1,7 @@
-"""The tensors of an encoder: our names and shapes, and what Hugging Face calls each in the five families.
+"""The tensors of an encoder: our names and shapes, and their Hugging Face names in the five families.
 
-Ours are the same in every family: a table `embeddings.word`, a layer's `layers.3.attention.query.weight`, the
-head's `head.dense.bias`. Linear weights are [out, in].
+Our names are the same in every family, for example `embeddings.word`, `layers.3.attention.query.weight` and
+`head.dense.bias`. Linear weights are [out, in].
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _DISTILBERT_LAYER = {
     "feed_forward.norm": "output_layer_norm",
 }
 
-#: For each family: where the layers are, what they hold, the projection of the embeddings, the head.
+#: For each family: the prefix of the layers, their tensors, the projection of the embeddings, the head.
 _LAYERS: Mapping[Family, tuple[str, Mapping[str, str]]] = {
     "bert": ("bert.encoder.layer.{}", _BERT_LAYER),
     "roberta": ("roberta.encoder.layer.{}", _BERT_LAYER),
@@ -63,7 +63,8 @@ _HEADS: Mapping[Family, tuple[str, str]] = {
     "distilbert": ("pre_classifier", "classifier"),
 }
 
-#: Heads of pretraining, and buffers that old versions saved: a checkpoint may hold them, ranking needs none.
+#: Heads of pretraining, and buffers that old versions saved: a checkpoint may have them; ranking ignores
+#: them.
 _UNUSED_HEADS = (
     "cls.",
     "lm_head.",
@@ -112,7 +113,7 @@ def shapes(config: EncoderConfig) -> dict[str, Shape]:
 
 
 def hugging_face_names(config: EncoderConfig) -> dict[str, str]:
-    """What each of our tensors is called in a model.safetensors.
+    """The name of each of our tensors in a model.safetensors.
 
     >>> config = EncoderConfig("distilbert", 30522, hidden=768, layers=6, heads=12, feed_forward=3072)
     >>> hugging_face_names(config)["layers.0.attention.query.bias"]
@@ -143,8 +144,8 @@ def hugging_face_names(config: EncoderConfig) -> dict[str, str]:
 
 
 def canonical_name(name: str, family: Family, *, bare: bool) -> str:
-    """The name of today for a tensor that an old version, or an encoder saved without a head, calls
-    otherwise.
+    """The current name of a tensor that has another name in old versions, or in an encoder saved without a
+    head.
 
     >>> canonical_name("embeddings.LayerNorm.gamma", "bert", bare=True)
     'bert.embeddings.LayerNorm.weight'
@@ -156,7 +157,7 @@ def canonical_name(name: str, family: Family, *, bare: bool) -> str:
 
 
 def is_unused(name: str, family: Family) -> bool:
-    """Whether a tensor may be there without being part of a ranker.
+    """Whether a checkpoint may contain a tensor that is not part of a ranker.
 
     >>> is_unused("cls.predictions.bias", "bert"), is_unused("roberta.pooler.dense.bias", "roberta")
     (True, True)

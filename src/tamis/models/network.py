@@ -1,7 +1,7 @@
-"""Networks for torch: inputs in, scores out. What all have in common, and the pointwise one.
+"""Networks for torch: inputs in, scores out. The base class, and the pointwise network.
 
-A network of your own needs a `forward` alone, and in `__init__` the modules that it has beside the encoder.
-Their weights are drawn, saved and loaded under the names that they have in it:
+A network of your own needs only a `forward`, and an `__init__` that creates its modules outside the encoder.
+Their weights are drawn, saved and loaded under their names in the network:
 
     class Mean(Network):
         def __init__(self, encoder: Encoder) -> None:
@@ -33,11 +33,11 @@ __all__ = ["Encoder", "Network", "Pointwise", "open_network"]
 
 
 class Network(nn.Module):
-    """An encoder, and what makes scores of what it reads. `packed` says whether inputs are laid end to end or
-    padded: what the device has a kernel for. What lies in a module called `head` learns at a rate of its
-    own."""
+    """An encoder, and the modules that compute scores from its outputs. `packed` says whether inputs are
+    packed or padded, depending on the kernels of the device. A module called `head` has a separate learning
+    rate."""
 
-    #: How the names of its tensors beside the encoder's begin in a checkpoint.
+    #: The prefix in a checkpoint of the names of its tensors outside the encoder.
     prefix = ""
 
     def __init__(self, encoder: Encoder | None) -> None:
@@ -46,8 +46,8 @@ class Network(nn.Module):
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, *arguments: Any, **options: Any) -> Self:
-        """The network around a checkpoint's encoder, `cls(encoder, *arguments, **options)`, with its head's
-        weights where there are any, in evaluation mode."""
+        """The network around a checkpoint's encoder, `cls(encoder, *arguments, **options)`, with the weights
+        of its head if there are any, in evaluation mode."""
         network = cls(Encoder.from_checkpoint(checkpoint), *arguments, **options)
         network.prefix = checkpoint.architecture.prefix
         if checkpoint.head:
@@ -56,24 +56,24 @@ class Network(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return next(self.parameters()).device
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """One float32 for each thing that is scored."""
+        """One float32 per scored item."""
         raise InputError(
             f"{type(self).__name__} does not say what it makes of inputs",
             remedy=f"define forward(self, inputs) in {type(self).__name__}",
         )
 
-    # -- what the encoder makes of inputs
+    # -- the encoder's outputs
 
     def first_states(self, inputs: Inputs) -> Tensor:
-        """What comes out of the last layer in the first place of each input, [inputs, hidden], float32."""
+        """The output of the last layer at the first token of each input, [inputs, hidden], float32."""
         return states.first_states(self._encoder, inputs, self.packed).float()
 
     def token_states(self, inputs: Inputs) -> Tensor:
-        """What comes out of the last layer for each token, [tokens, hidden], float32, in the order of
+        """The output of the last layer for each token, [tokens, hidden], float32, in the order of
         `inputs.ids`."""
         return states.token_states(self._encoder, inputs, self.packed)[-1].float()
 
@@ -82,23 +82,24 @@ class Network(nn.Module):
         assert self.encoder is not None
         return self.encoder
 
-    # -- how it runs
+    # -- precision and compilation
 
     def in_precision(self, dtype: torch.dtype) -> None:
-        """Change the encoder's numbers. Heads stay in float32: eight bits of a score would tie candidates."""
+        """Convert the encoder to this type. Heads stay in float32: eight bits of a score would tie
+        candidates."""
         if self.encoder is not None:
             self.encoder.to(dtype=dtype)
             self.encoder.head.float()
 
     def compile(self, **options: object) -> None:
-        """Compile what most of the time goes into."""
+        """Compile the encoder, which takes most of the time."""
         for way in ("packed", "padded"):
             setattr(self.encoder, way, torch.compile(getattr(self._encoder, way), dynamic=True))
 
     # -- its weights
 
     def head_state(self) -> dict[str, Tensor]:
-        """The weights beside the encoder's, under the names of a checkpoint."""
+        """The weights outside the encoder, under their names in a checkpoint."""
         own = self.state_dict().items()
         return {f"{self.prefix}.{name}": x for name, x in own if not name.startswith("encoder.")}
 
@@ -107,7 +108,7 @@ class Network(nn.Module):
         return {name: x.detach().float().cpu().numpy() for name, x in self.head_state().items()}
 
     def load_head(self, checkpoint: Checkpoint) -> None:
-        """Give it a checkpoint's weights beside the encoder's, which must be those that it has."""
+        """Load a checkpoint's weights outside the encoder; their names and shapes must match."""
         kind = checkpoint.architecture
         own, stored = self.head_state(), dict(checkpoint.head)
         if problem := _difference(own, stored):
@@ -121,16 +122,16 @@ class Network(nn.Module):
                 tensor.copy_(torch.tensor(stored[name]))
 
     def trained(self, start: Checkpoint) -> Checkpoint:
-        """The checkpoint with the weights as they are now."""
+        """The checkpoint `start` with the current weights of the network."""
         tensors = start.tensors if self.encoder is None else self.encoder.tensors()
         return replace(start, tensors=tensors, head=self.head_tensors())
 
     def freeze(self) -> None:
-        """Leave out of training what no score depends on, or what shall stay as it is."""
+        """Exclude from training the weights that no score depends on, or that must not change."""
 
 
 def _difference(own: Mapping[str, Tensor], stored: Mapping[str, Array]) -> str:
-    """What is wrong with stored tensors; nothing where they are a network's own."""
+    """The first difference between stored tensors and a network's own; empty if there is none."""
     for name in sorted(own.keys() | stored.keys()):
         wanted = list(own[name].shape) if name in own else "expected"
         if name not in stored:
@@ -148,7 +149,7 @@ def open_network(checkpoint: Checkpoint) -> Network:
 
 
 def built(kind: Architecture, checkpoint: Checkpoint) -> Network:
-    """What an architecture gives for its network; an error of one line if that is none."""
+    """The network of an architecture; raises an `InputError` if it is not a `Network`."""
     network = kind.network(checkpoint)
     if not isinstance(network, Network):
         raise InputError(
@@ -160,7 +161,7 @@ def built(kind: Architecture, checkpoint: Checkpoint) -> Network:
 
 
 class Pointwise(Network):
-    """The encoder's own head, on the [CLS] of each input: mono, and of pairs duo.
+    """The encoder's own head, on the [CLS] of each input: mono, and duo for pairs.
 
     >>> import numpy as np
     >>> from tamis.models.config import EncoderConfig
@@ -171,7 +172,7 @@ class Pointwise(Network):
     """
 
     encoder: Encoder
-    without: str | None = None  # the table of embeddings that its inputs do without
+    without: str | None = None  # the table of embeddings that its inputs do not use
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, *arguments: Any, **options: Any) -> Self:
@@ -181,7 +182,7 @@ class Pointwise(Network):
 
     def freeze(self) -> None:
         for name, parameter in self.encoder.named_parameters():
-            parameter.requires_grad_(name != self.without)  # it is zero, and stays so
+            parameter.requires_grad_(name != self.without)  # it is zero, and must stay zero
 
     def forward(self, inputs: Inputs) -> Tensor:
         if self.packed:
@@ -192,7 +193,7 @@ class Pointwise(Network):
 
 
 def margins(logits: Tensor) -> Tensor:
-    """One number an input, in at least float32: eight bits of a score would tie candidates.
+    """One number per input, in at least float32: eight bits of a score would tie candidates.
 
     >>> margins(torch.tensor([[1.0, 3.0]], dtype=torch.bfloat16))
     tensor([2.])

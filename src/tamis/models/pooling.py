@@ -1,8 +1,9 @@
-"""From a document's passages to its score: PARADE (Li et al. 2020), Birch-Passage, PCGM (Wu et al. 2020).
+"""Computes a document's score from its passages: PARADE (Li et al. 2020), Birch-Passage, PCGM (Wu et al.
+2020).
 
 Each takes the passages' [CLS] vectors [B, P, H], or for `TopScores` and `BestScore` their scores [B, P], and
-a mask [B, P], True where there is a passage; a document's passages come first. What the mask hides has no
-influence, and neither has its amount.
+a mask [B, P], True where there is a passage; a document's passages come first. Padding does not influence the
+scores, whatever its values and its size.
 
 Names in comments: B documents of at most P passages, H values a vector.
 """
@@ -19,13 +20,13 @@ from tamis.models.config import EncoderConfig
 from tamis.models.encoder import Layer
 
 Pooling = Literal["avg", "sum", "max"]
-_HALVINGS = 4  # of 16 passages one is left
-_GAIN_WIDTH = 32  # of PCGM's embeddings of gains
+_HALVINGS = 4  # convolutions that halve the sequence: 16 passages become one
+_GAIN_WIDTH = 32  # width of PCGM's embeddings of gains
 
 
 class Pool(nn.Module):
-    """PARADE-Avg, -Sum and -Max: d = (1/n) sum p_i, sum p_i, or of every value the largest; rel = w . d. Over
-    chunks and with avg it is CEDR's Vanilla BERT.
+    """PARADE-Avg, -Sum and -Max: d = (1/n) sum p_i, sum p_i, or the element-wise maximum; rel = w . d. With
+    avg, over chunks, it is CEDR's Vanilla BERT.
 
     >>> vectors = torch.tensor([[[1.0, -2.0], [3.0, 4.0], [9.0, 9.0]]])
     >>> mask = torch.tensor([[True, True, False]])
@@ -43,7 +44,7 @@ class Pool(nn.Module):
 
 
 def pooled(passages: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
-    """One vector a document, [B, H]."""
+    """One vector per document, [B, H]."""
     if pooling == "max":
         return passages.masked_fill(~mask[:, :, None], -torch.inf).amax(1)
     total = (passages * mask[:, :, None]).sum(1)
@@ -68,8 +69,8 @@ class Attentive(nn.Module):
 
 
 class Convolutional(nn.Module):
-    """PARADE-CNN: four layers, each making one vector of two neighbours; a network with one hidden layer
-    scores what is left, and the document's score is the sum.
+    """PARADE-CNN: four layers, each of which combines two neighbours into one vector; a network with one
+    hidden layer scores the remaining vectors, and the document's score is the sum.
 
     >>> Convolutional(4)(torch.rand(2, 3, 4), torch.ones(2, 3, dtype=torch.bool)).shape
     torch.Size([2])
@@ -86,14 +87,14 @@ class Convolutional(nn.Module):
         x = F.pad(passages, (0, 0, 0, missing)) * mask[:, :, None]
         for convolution in self.convolutions:
             mask = mask[:, 0::2] | mask[:, 1::2]
-            # two neighbours that are not there would still give the bias
+            # for two masked neighbours the convolution would still return its bias
             x = F.relu(convolution(x.transpose(1, 2)).transpose(1, 2)) * mask[:, :, None]
         return cast(Tensor, (self.score(x).squeeze(2) * mask).sum(1))
 
 
 class Transformer(nn.Module):
     """Full PARADE: two new layers of the encoder's shape over (emb_[CLS], p_1, ..., p_n), with positions; d
-    is what comes out in the first place. `cls` is the encoder's own embedding of its own [CLS], [H].
+    is the output at the first position. `cls` is the encoder's own embedding of its own [CLS], [H].
 
     >>> config = EncoderConfig("bert", vocabulary=9, hidden=4, layers=1, heads=2, feed_forward=8)
     >>> Transformer(config, torch.zeros(4), passages=3)(torch.rand(2, 3, 4), torch.ones(2, 3).bool()).shape
@@ -106,7 +107,7 @@ class Transformer(nn.Module):
         self.positions = nn.Parameter(torch.empty(passages + 1, config.hidden).normal_(std=0.02))
         self.layers = nn.ModuleList(Layer(config) for _ in range(layers))
         for module in self.layers.modules():
-            if isinstance(module, nn.Linear):  # as BERT's own layers begin
+            if isinstance(module, nn.Linear):  # initialised as BERT's own layers
                 nn.init.normal_(module.weight, std=0.02)
                 nn.init.zeros_(module.bias)
         self.score = nn.Linear(config.hidden, 1, bias=False)
@@ -121,7 +122,7 @@ class Transformer(nn.Module):
 
 
 class _Masked:
-    """Attention of [B, L, ...] to what a mask [B, L] lets see: `tamis.models.encoder` knows lengths only."""
+    """Attention for [B, L, ...] with a mask [B, L]: `tamis.models.encoder` supports only lengths."""
 
     def __init__(self, mask: Tensor) -> None:
         self.mask = mask[:, None, None]
@@ -138,8 +139,8 @@ class _Masked:
 
 
 class TopScores(nn.Module):
-    """Birch-Passage: the best three scores through one layer whose weights begin at 1. A score that is not
-    there is 0, however far below 0 the others are.
+    """Birch-Passage: one layer over the best three scores; its initial weights are 1. A missing score counts
+    as 0, even if the others are far below 0.
 
     >>> TopScores()(torch.tensor([[-1.0, 2.0, 9.0]]), torch.tensor([[True, True, False]])).tolist()
     [1.0]
@@ -171,9 +172,9 @@ class BestScore(nn.Module):
 
 
 class CumulativeGain(nn.Module):
-    """PCGM: an LSTM reads the passages in their order, each with an embedding of the gain predicted after the
-    one before, and predicts the gain so far; the last one's is the document's. A gain is one of so many
-    grades; the score is the expected one.
+    """PCGM: an LSTM reads the passages in order, each with an embedding of the gain predicted after the
+    previous passage, and predicts the gain so far. The document's gain is the one after its last passage. A
+    gain is one of `gains` grades; the score is the expected gain.
 
     >>> CumulativeGain(4, gains=3)(torch.rand(2, 3, 4), torch.ones(2, 3, dtype=torch.bool)).shape
     torch.Size([2])
@@ -195,11 +196,11 @@ class CumulativeGain(nn.Module):
         return final @ torch.arange(final.shape[1], dtype=final.dtype, device=final.device)
 
     def logits(self, passages: Tensor) -> Tensor:
-        """Of each gain after each passage, [B, P, gains]. A passage does not see those after it, so that
-        masked ones, which come last, need no mask."""
+        """The logits of each gain after each passage, [B, P, gains]. A passage does not see later ones, so
+        masked passages, which come last, need no mask."""
         count, hidden = len(passages), self.cell.hidden_size
         state = passages.new_zeros(count, hidden), passages.new_zeros(count, hidden)
-        before = torch.zeros(count, dtype=torch.long, device=passages.device)  # who has read nothing has none
+        before = torch.zeros(count, dtype=torch.long, device=passages.device)  # no gain before any passage
         found = []
         for passage in passages.unbind(1):
             state = self.cell(torch.cat([passage, self.embedding(before)], 1), state)
@@ -209,7 +210,7 @@ class CumulativeGain(nn.Module):
 
 
 def gain_loss(logits: Tensor, gains: Tensor) -> Tensor:
-    """Cross-entropy of the gains that are known, a mean; `gains` [B, P] is -1 where one is not.
+    """The mean cross-entropy of the known gains; unknown ones are -1 in `gains` [B, P].
 
     >>> gain_loss(torch.zeros(1, 2, 4), torch.tensor([[3, -1]])).item()  # log 4
     1.386...

@@ -1,9 +1,8 @@
-"""Matrices as 8-bit whole numbers with a scale for each row: what the int8 graph runs, and what an int8
-checkpoint holds.
+"""Matrices as 8-bit integers with one scale per row, as in int8 graphs and int8 checkpoints.
 
-Quantising what was dequantised gives the same numbers and the same scales, bit by bit, so an int8 checkpoint
-runs in the int8 graph without a second rounding. For this a scale has 17 significant bits: a product with a
-whole number of 7 bits is then a float32 without rounding. And the factors of columns are powers of two.
+Quantising a dequantised matrix again gives bit-identical numbers and scales, so an int8 checkpoint runs in
+the int8 graph without a second rounding. For this, a scale has 17 significant bits, so that its product with
+a 7-bit integer is an exact float32, and the factors of columns are powers of two.
 """
 
 from __future__ import annotations
@@ -20,14 +19,13 @@ from tamis.models.names import shapes
 
 _LARGEST = 127
 _SCALE_BITS = np.uint32(0xFFFFFF80)  # of a float32: the exponent, and 16 bits after the leading one
-_LEAST = 1e-30  # a row that is smaller throughout is zero
-#: So small that 8 bits would save nothing.
+_LEAST = 1e-30  # a row with only smaller values counts as zero
+#: Tensors so small that 8 bits would save nothing.
 _FLOATS = ("embeddings.segment", "head.output.weight")
 
 
 class Int8Matrix(NamedTuple):
-    """A matrix [m, n]: its numbers, the scales of its rows [m], and what columns [n] are multiplied by, if
-    they are.
+    """A matrix [m, n]: its integers, the scales of its rows [m], and the factors of its columns [n], if any.
 
     >>> Int8Matrix(np.array([[1, -2]], np.int8), np.array([0.5], np.float32)).floats().tolist()
     [[0.5, -1.0]]
@@ -39,7 +37,7 @@ class Int8Matrix(NamedTuple):
 
     def floats(self) -> Array:
         matrix: Array = self.values.astype(np.float32)
-        with np.errstate(over="ignore"):  # the reader finds what is not finite
+        with np.errstate(over="ignore"):  # the reader checks for values that are not finite
             matrix *= self.scale[:, None]
             if self.columns is not None:
                 matrix *= self.columns
@@ -47,7 +45,7 @@ class Int8Matrix(NamedTuple):
 
 
 def per_row(matrix: Array) -> tuple[Array, Array]:
-    """A matrix of float32 as int8 with one scale a row.
+    """Quantise a float32 matrix to int8 with one scale per row.
 
     >>> per_row(np.array([[0.5, -1.27], [0.0, 0.0]], dtype=np.float32))[0].tolist()
     [[50, -127], [0, 0]]
@@ -55,13 +53,13 @@ def per_row(matrix: Array) -> tuple[Array, Array]:
     largest = np.abs(matrix).max(axis=1)
     short = np.asarray(largest / _LARGEST, np.float32).view(np.uint32) & _SCALE_BITS
     scales = np.where(largest < _LEAST, np.float32(1), short.view(np.float32))
-    with np.errstate(invalid="ignore"):  # scales that are not finite are not written
+    with np.errstate(invalid="ignore"):  # scales that are not finite are never written
         return np.rint(matrix / scales[:, None]).astype(np.int8), scales
 
 
 def channel_factors(scale: Array, bias: Array) -> Array:
-    """How large each channel that leaves a norm is beside the usual one, as a square root: half of the
-    difference is left to the activations, half goes to the weights. Rounded to a power of two.
+    """The square root of each channel's size relative to the median channel, for the output of a norm: half
+    of the difference stays in the activations, half moves to the weights. Rounded to a power of two.
 
     >>> channel_factors(np.array([1.0, 1.0, 3.5]), np.array([0.0, 0.0, 0.5])).tolist()
     [1.0, 1.0, 2.0]
@@ -74,8 +72,8 @@ def channel_factors(scale: Array, bias: Array) -> Array:
 
 
 def norms_before(config: EncoderConfig) -> dict[str, str]:
-    """The matrices that are multiplied with what comes out of one norm, and that norm. The layers of ALBERT
-    share matrices, which may so be multiplied with what comes out of several: those are left out.
+    """The matrices that are multiplied with the output of exactly one norm, and that norm. The layers of
+    ALBERT share matrices, so that some are multiplied with the outputs of several norms: these are left out.
 
     >>> config = EncoderConfig("bert", 30522, hidden=384, layers=6, heads=12, feed_forward=1536)
     >>> norms_before(config)["layers.1.attention.key.weight"]
@@ -93,8 +91,8 @@ def norms_before(config: EncoderConfig) -> dict[str, str]:
 
 
 def int8_matrices(config: EncoderConfig, tensors: Mapping[str, Array]) -> dict[str, Callable[[], Int8Matrix]]:
-    """The matrices that an int8 checkpoint keeps as 8 bits, each as the int8 graph runs it, made when it is
-    asked for. The other tensors of the encoder are small.
+    """Functions that quantise the matrices that an int8 checkpoint stores as 8 bits, in the form used by the
+    int8 graph. The other tensors of the encoder are small.
 
     >>> config = EncoderConfig("bert", 4, hidden=2, layers=1, heads=1, feed_forward=2)
     >>> int8_matrices(config, {"embeddings.word": np.eye(4, 2, dtype=np.float32)})["embeddings.word"]().values
@@ -109,7 +107,7 @@ def _matrix(tensors: Mapping[str, Array], name: str, norm: str | None) -> Int8Ma
     matrix = np.asarray(tensors[name], np.float32)
     if norm is None:
         return Int8Matrix(*per_row(matrix))
-    # a checkpoint keeps norms as float16, and the factors are those that are found when it is read
+    # a checkpoint stores norms as float16: compute the factors as its reader will
     kept = (np.asarray(tensors[f"{norm}.{part}"], np.float16) for part in ("weight", "bias"))
     factors = channel_factors(*(each.astype(np.float32) for each in kept))
     return Int8Matrix(*per_row(matrix * factors), columns=1 / factors)

@@ -2,7 +2,8 @@
 
     "tamis": {"format": 2, "architecture": "listwise", "settings": {"n": 8, ...}}
 
-A plain pointwise model has none. Models without one may also be of an older layout (`tamis.models.legacy`).
+A plain pointwise model has no record. Models without a record may also have an older layout
+(`tamis.models.legacy`).
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from tamis.models.config import RECORD, EncoderConfig
 from tamis.models.settings import build
 from tamis.storage.files import is_there
 
-_FORMAT = 2  # 1 was a file of its own
+_FORMAT = 2  # 1 was a separate file
 _AGAIN = "fetch or save the model again"
 
 
 def read_record(
     raw: Mapping[str, Any], config: EncoderConfig, names: Iterable[str], folder: Path
 ) -> Architecture:
-    """What a model is, by the content of its config.json or what an older version has left instead; `names`
-    are those of its tensors."""
+    """The architecture of a model, from the content of its config.json or from the layout of an older
+    version; `names` are the names of its tensors."""
     path = folder / "config.json"
     if RECORD in raw:
         name, settings = _parsed(raw[RECORD], path)
@@ -49,8 +50,8 @@ def read_record(
 
 
 def record_of(kind: Architecture, config: EncoderConfig, folder: Path) -> dict[str, Any]:
-    """The record as a part of the config.json in `folder`: none of a pointwise model, unless that would then
-    be taken for one of an older layout.
+    """The record as a part of the config.json in `folder`. It is empty for a pointwise model, unless that
+    would then be read as a model of an older layout.
 
     >>> bert = EncoderConfig("bert", 9, hidden=8, layers=1, heads=2, feed_forward=8, segments=3)
     >>> record_of(Mono(), bert, getfixture("tmp_path"))  # without a record three segments are a duo

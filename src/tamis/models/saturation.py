@@ -1,9 +1,9 @@
-"""Whether this processor adds up products of unsigned and signed bytes exactly.
+"""Detects whether this processor sums products of unsigned and signed bytes exactly.
 
 ONNX Runtime multiplies activations (unsigned) with weights (signed) by an instruction that older x86
-processors (AVX2, and AVX-512 without VNNI) do in 16 bits: two products of large numbers do not fit, and are
-cut without a word. With weights that are unsigned too it takes other instructions, which are exact everywhere
-and on those processors a little slower. What a processor does is tried, not looked up.
+processors (AVX2, and AVX-512 without VNNI) execute in 16 bits: the sum of two products of large numbers
+overflows and saturates silently. If the weights are unsigned too, it uses other instructions, which are exact
+everywhere, but a little slower on those processors. The behaviour of the processor is tested, not looked up.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from functools import cache
 import numpy as np
 
 INNER, OUTER, LARGEST = 64, 32, 127
-#: The ONNX model that is tried, y = MatMulInteger(x, weights) with the largest weights. As bytes, because the
-#: library that writes models takes longer to load than all else that a model from the cache needs.
+#: The ONNX model of the test, y = MatMulInteger(x, weights) with the largest weights. It is stored as bytes,
+#: because loading the library that writes models takes longer than everything else that a cached model needs.
 MODEL = (
     b'\x08\n:\xe9\x10\n\x1e\n\x01x\n\x07weights\x12\x01y"\rMatMulInteger\x12\x08products'
     b"*\x92\x10\x08@\x08 \x10\x03B\x07weightsJ\x80\x10" + bytes([LARGEST]) * (INNER * OUTER) + b"Z\x13\n\x01x"
@@ -25,7 +25,7 @@ MODEL = (
 
 @cache
 def products_saturate() -> bool:
-    """True where large products are cut."""
+    """Whether sums of large products saturate."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(MODEL, providers=["CPUExecutionProvider"])

@@ -1,9 +1,8 @@
 """Settings: typed, frozen models of the tables of a TOML or JSON file.
 
-A field's annotation says all there is to check, and the comment beside it what it is for: the reference of
-recipes is made of both. What a file has beyond the fields is an error, as is what it lacks; each names the
-file, the table and the field. A check of several fields together goes into `model_post_init`, and raises an
-`InputError`.
+A field's annotation defines its validation, and the comment beside it describes it: the reference of recipes
+is generated from both. Unknown and missing fields are errors, which name the file, the table and the field. A
+check of several fields together belongs in `model_post_init`, and raises an `InputError`.
 
     class Oven(Settings):
         heat: Positive  # in degrees Celsius
@@ -25,8 +24,8 @@ from tamis.base.errors import InputError, quoted
 from tamis.base.nested import check_depth
 from tamis.storage.files import read_text
 
-_LARGEST = 1 << 20  # bytes of a recipe: tomllib takes quadratic time over long dotted names
-_MOST = 2**63 - 1  # the largest whole number of a field: what arrays and other formats hold
+_LARGEST = 1 << 20  # bytes of a recipe: tomllib takes quadratic time for long dotted names
+_MOST = 2**63 - 1  # the largest whole number of a field: the maximum of arrays and other formats
 _S = TypeVar("_S", bound="Settings")
 
 Positive = Annotated[float, Field(gt=0)]
@@ -40,7 +39,7 @@ Text = Annotated[str, Field(min_length=1)]
 
 @dataclass_transform(frozen_default=True, field_specifiers=(Field,))
 class Settings(BaseModel, frozen=True):
-    """The base of every table. Fields may be given by position, in their order, or by name.
+    """The base class of all tables. Fields are passed by position, in their order, or by name.
 
     >>> class Oven(Settings):
     ...     heat: Positive
@@ -67,8 +66,8 @@ class Settings(BaseModel, frozen=True):
         except ValidationError as error:
             raise _refusal(type(self), values, error, type(self).__name__.lower()) from None
 
-    # Without this mark pydantic calls `__init__` for each table inside another, and an error could not say
-    # where that table is.
+    # Without this mark pydantic calls `__init__` for each nested table, and an error could not say where that
+    # table is.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     def __str__(self) -> str:
@@ -76,7 +75,7 @@ class Settings(BaseModel, frozen=True):
 
 
 def changed(settings: _S, **values: Any) -> _S:
-    """A copy with other values of some fields, checked as a new one is.
+    """A copy with some fields changed, validated like a new object.
 
     >>> class Oven(Settings):
     ...     heat: Positive
@@ -102,13 +101,13 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise InputError(f"not TOML ({error})", remedy="correct it", path=path) from None
     except RecursionError:
         raise InputError("nested too deeply", remedy="correct it", path=path) from None
-    except ValueError as error:  # nested too deeply by dotted names, or a number of thousands of digits
+    except ValueError as error:  # dotted names nested too deeply, or a number with thousands of digits
         raise InputError(f"cannot be read ({error})", remedy="correct it", path=path) from None
     return tables
 
 
 def build(kind: type[_S], table: Mapping[str, Any], path: str | Path, where: str = "") -> _S:
-    """Settings from a table of a file; `where` is the table's name, "" the whole file.
+    """Settings from a table of a file; `where` is the table's name, or "" for the whole file.
 
     >>> class Oven(Settings):
     ...     heat: Positive
@@ -125,18 +124,18 @@ def build(kind: type[_S], table: Mapping[str, Any], path: str | Path, where: str
         return kind.model_validate(_frozen(table))
     except ValidationError as error:
         raise _refusal(kind, table, error, where, path) from None
-    except InputError as error:  # of `model_post_init`
+    except InputError as error:  # from `model_post_init`
         raise InputError(error.problem, remedy=error.remedy, path=path) from None
 
 
 def _frozen(value: Any) -> Any:
-    """A value of a file with tuples in place of lists, as the fields have them."""
+    """A value of a file with tuples instead of lists, which fields must have."""
     if isinstance(value, Mapping):
         return {name: _frozen(each) for name, each in value.items()}
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
-# -- what is wrong, in one line
+# -- errors of one line
 # ------------------------------------------------------------------------------------------------------------
 
 
@@ -147,8 +146,8 @@ def _refusal(
     where: str,
     path: str | Path | None = None,
 ) -> InputError:
-    """Pydantic's findings as one error: an unknown field before a missing one, whose name it may be meant to
-    be."""
+    """Convert pydantic's errors to one error. An unknown field is reported before a missing one, since it may
+    be a misspelling of the missing name."""
     order = {"extra_forbidden": 0, "missing": 1}
     first = min(error.errors(include_url=False), key=lambda each: order.get(each["type"], 2))
     said = first["msg"].removeprefix("Value error, ") if first["type"] in _SAID_BY_PYDANTIC else ""
@@ -159,7 +158,7 @@ def _refusal(
 def _told(
     kind: type[Settings], values: Mapping[str, Any], place: Sequence[str | int], where: str, said: str
 ) -> tuple[str, str]:
-    """The problem at a place within a table's values, and the remedy."""
+    """The problem at a location within a table's values, and the remedy."""
     table, of = (f"[{where}]", f" of [{where}]") if where else ("the recipe", "")
     if not place:
         return f"{table} is not valid", said
@@ -168,7 +167,7 @@ def _told(
     path = f"{where}.{name}" if where else name
     value: Any = values.get(name)
     if inner is not None and inside:
-        element = value[inside.pop(0)] if isinstance(inside[0], int) else value  # one of several, or the one
+        element = value[inside.pop(0)] if isinstance(inside[0], int) else value  # one table, or one of a list
         if inside or said:
             return _told(inner, element, inside, path, said)
     if name not in kind.model_fields:
@@ -183,7 +182,7 @@ def _told(
     return f"{name}{of} is {shown}", said or f"it must be {words}"
 
 
-#: Pydantic's kinds of error whose message says more than the type in words.
+#: The types of pydantic errors whose message says more than the type of the field.
 _SAID_BY_PYDANTIC = {
     "value_error",
     "assertion_error",
@@ -202,7 +201,7 @@ _WORDS = {
 
 
 def in_words(field: FieldInfo) -> str:
-    """What a field may hold, for people.
+    """The valid values of a field, in words.
 
     >>> class Oven(Settings):
     ...     heat: Positive | None = None
@@ -214,7 +213,7 @@ def in_words(field: FieldInfo) -> str:
 
 
 def table_of(field: FieldInfo | None) -> type[Settings] | None:
-    """The model of a field that is a table, or a list of tables."""
+    """The class of a field that is a table or a list of tables; None for other fields."""
     kinds = _flat(field.annotation) if field is not None else ()
     return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Settings)), None)
 

@@ -1,7 +1,7 @@
-"""What an encoder makes of passages: the vectors of all tokens in every layer, or of each [CLS] in the last.
+"""The states of passages in an encoder: of all tokens in every layer, or of each [CLS] in the last layer.
 
-Passages are packed where the device has a kernel for that, and elsewhere padded in rectangles of about one
-length, so that a long one does not fill up the short.
+Passages are packed if the device has a kernel for that, and otherwise padded in rectangles of similar
+lengths, so that a long passage does not add padding to short ones.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tamis.models.templates import Inputs
 
 
 def token_states(encoder: Encoder, passages: Inputs, packed: bool) -> list[Tensor]:
-    """What goes into the first layer and what comes out of each, [T, H], in the order of the tokens.
+    """The input of the first layer and the output of each layer, [T, H], in the order of the tokens.
 
     >>> from tamis.models.config import EncoderConfig
     >>> encoder = Encoder(EncoderConfig("bert", vocabulary=9, hidden=8, layers=2, heads=2, feed_forward=16))
@@ -39,7 +39,7 @@ def token_states(encoder: Encoder, passages: Inputs, packed: bool) -> list[Tenso
 
 
 def first_states(encoder: Encoder, passages: Inputs, packed: bool) -> Tensor:
-    """What comes out of the last layer in the first place of each passage, [passages, H]."""
+    """The output of the last layer at the first token of each passage, [passages, H]."""
     device = encoder.embeddings.word.device
     if packed:
         firsts = torch.from_numpy(passages.offsets[:-1]).to(device)

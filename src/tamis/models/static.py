@@ -1,5 +1,6 @@
-"""Embeddings without context, for the interaction models as they were before BERT: from a text file of
-vectors (GloVe, word2vec, fastText). Training takes them from the table of words of any other checkpoint."""
+"""Embeddings without context, for the interaction models in their original form, before BERT: from a text
+file of vectors (GloVe, word2vec, fastText). Training can also use the table of words of any other
+checkpoint."""
 
 from __future__ import annotations
 
@@ -16,13 +17,13 @@ from tamis.models.checkpoint import TOKENIZER, Checkpoint, load_checkpoint, save
 from tamis.models.config import static_config
 from tamis.storage.files import atomic_write, open_bytes
 
-_SPECIAL = ("[UNK]", "[CLS]", "[SEP]")  # [UNK] has number 0: see `Static`
+_SPECIAL = ("[UNK]", "[CLS]", "[SEP]")  # [UNK] has number 0: see `OfWords`
 
 
 def read_vectors(path: str | Path, words: Iterable[str] | None = None) -> tuple[list[str], Array]:
     """The words of a file of vectors and their matrix, float32. A line is a word and its values; a first line
-    of two numbers, as word2vec writes it, is passed over. With `words`, only those are read, and one that the
-    file does not have gets a vector of zeros: it will be like itself and nothing else.
+    of two numbers, as word2vec writes it, is skipped. With `words`, only those are read, and a word that is
+    not in the file gets a zero vector: it is similar only to itself.
 
     >>> file = getfixture("tmp_path") / "vectors.txt"
     >>> _ = file.write_text("sieve 0.5 1\\nsoup 2 0\\n")
@@ -40,7 +41,7 @@ def read_vectors(path: str | Path, words: Iterable[str] | None = None) -> tuple[
             if number == 1 and len(values) == 2 and all(part.isdigit() for part in values):
                 continue
             width = width or len(values) - 1
-            word = " ".join(values[:-width]) if width else text  # a few words of GloVe have spaces
+            word = " ".join(values[:-width]) if width else text  # a few words of GloVe contain spaces
             if (wanted is not None and word not in wanted) or word in found:
                 continue
             found[word] = _vector(values[-width:] if width else [], path, number)
@@ -71,8 +72,8 @@ def static_model(
     words: Iterable[str] | None = None,
     seed: int = 0,
 ) -> Checkpoint:
-    """A model on a file's vectors, written to `folder`, from which it can be trained. Texts are read word by
-    word, in lower case, punctuation apart.
+    """Write an untrained model with a file's vectors to `folder`, and load it. Its texts are split into
+    words, in lower case, with punctuation as separate tokens.
 
     >>> file = getfixture("tmp_path") / "vectors.txt"
     >>> _ = file.write_text("sieve 0.5 1\\nsoup 2 0\\n")
@@ -82,7 +83,7 @@ def static_model(
     [4, 0, 3, 0]
     """
     names, matrix = read_vectors(vectors, words)
-    # a file may have vectors of its own for these, which are no words here
+    # skip vectors that a file has for the names of the special tokens
     kept = [row for row, name in enumerate(names) if name not in _SPECIAL]
     rows = np.concatenate([np.zeros((len(_SPECIAL), matrix.shape[1]), np.float32), matrix[kept]])
     folder = Path(folder)

@@ -1,23 +1,24 @@
-"""What a cross-encoder reads: a query and one, two or n texts as one sequence of tokens.
+"""The inputs of cross-encoders: a query and one, two or n texts as one sequence of tokens.
 
     mono      [CLS] q [SEP] d [SEP]                   segments 0 1        Nogueira & Cho 2019
     duo       [CLS] q [SEP] di [SEP] dj [SEP]         segments 0 1 2      Nogueira et al. 2019
     listwise  [CLS] q [SEP] d1 [SEP] ... dn [SEP]     segments 0 1 ... 1  Zhang et al. 2020
 
-A separator belongs to the segment it ends. RoBERTa's kind writes two separators between two parts.
+A separator belongs to the segment that it ends. Models like RoBERTa have two separators between two parts.
 
-One truncation rule: the query is cut to its budget, then each text from its end to what is left; a query is
-never cut further to make room for a long text. The query's budget is its limit (64 tokens for mono, 62 for
-duo and listwise), or an equal share of the room, a quarter beside many texts, where a model has so few
-positions that this is smaller. One text takes all the query leaves; several get equal shares of what the
-query's *budget* leaves, so that a text is cut alike whatever the query (at 512 positions: 223 tokens each of
-two, 55 of eight). Nothing is cut in silence: each function says in a `Truncation` what fell away.
+There is one truncation rule: the query is truncated to its budget, then each text is truncated at its end to
+the remaining room; a query is never truncated further to make room for a long text. The query's budget is its
+limit (64 tokens for mono, 62 for duo and listwise), or, for a model with few positions, an equal share of the
+room (at least a quarter), if that is smaller. A single text gets all the room that the query leaves. Several
+texts get equal shares of the room that the query's *budget* leaves, so that truncation of a text does not
+depend on the query (at 512 positions: 223 tokens each for two texts, 55 for eight). Nothing is truncated
+silently: each function reports the lost tokens in a `Truncation`.
 
 An empty text gives `[CLS] q [SEP] [SEP]`, an empty query `[CLS] [SEP] d [SEP]`; both are scored like any
-other.
+other input.
 
-The query may be one for all inputs, its tokens, or one of several: then `query_of` has the number of each
-input's.
+The query is either the tokens of one query for all inputs, or several queries; then `query_of` has the index
+of each input's query.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ from tamis.models.inputs import Truncation as Truncation
 from tamis.models.inputs import offsets_of
 
 Form = Literal["default", "no-positions", "no-segments", "swapped", "markers"]
-#: The table of embeddings that a form does without.
+#: The table of embeddings that a form does not use.
 ABLATED: Mapping[Form, str] = {"no-positions": "embeddings.position", "no-segments": "embeddings.segment"}
 
-QUERY, TEXT = "query", "text"  # where an input's own query and its next text go
-Part = tuple[int, Sequence[int] | str]  # a segment, and the tokens of every input, or whose own go here
+QUERY, TEXT = "query", "text"  # placeholders for an input's query and its next text
+Part = tuple[int, Sequence[int] | str]  # a segment, and fixed tokens or a placeholder
 
 
 def mono(
@@ -55,10 +56,10 @@ def mono(
     form: Form = "default",
     segment_types: int = 2,
 ) -> tuple[Inputs, Truncation]:
-    """One input for each text. The forms are those of the template ablation: `swapped` is
-    `[CLS] d [SEP] q [SEP]`, `markers` is `[CLS] Query: q Document: d` with no separator (segments as in the
-    default), `no-positions` and `no-segments` have the default's inputs (see `ablated`). A model with fewer
-    than two `segment_types` gets segment 0 everywhere.
+    """One input per text. The forms are those of the template ablation: `swapped` is `[CLS] d [SEP] q [SEP]`,
+    `markers` is `[CLS] Query: q Document: d` without a separator (segments as in the default), `no-positions`
+    and `no-segments` have the inputs of the default (see `ablated`). A model with fewer than two
+    `segment_types` gets segment 0 everywhere.
 
     >>> inputs, truncation = mono([7], Tokenised.of([[8, 9], [5]]), Special(cls=1, sep=2))
     >>> inputs.ids.tolist(), inputs.segments.tolist(), inputs.offsets.tolist()
@@ -81,7 +82,7 @@ def mono(
 
 
 def mono_parts(special: Special, form: Form = "default") -> list[Part]:
-    """What an input of mono is made of.
+    """The parts of an input of mono.
 
     >>> mono_parts(Special(cls=1, sep=2))
     [(0, [1]), (0, 'query'), (0, [2]), (1, 'text'), (1, [2])]
@@ -105,7 +106,7 @@ def one_text(
     total_limit: int = 512,
     segment_types: int = 2,
 ) -> tuple[Inputs, Truncation]:
-    """One input for each text, of these parts: a segment each, and the tokens of every input, `QUERY` or
+    """One input per text, built from these parts. Each part has a segment, and fixed tokens, `QUERY` or
     `TEXT`.
 
     >>> prompt = [(0, [1, 9]), (0, QUERY), (1, TEXT), (1, [2])]
@@ -127,7 +128,7 @@ def one_text(
 def text_room(
     parts: Sequence[Part], query_tokens: int, *, query_limit: int = 64, total_limit: int = 512
 ) -> int:
-    """How many tokens of a text are read beside a query of so many, in an input of these parts.
+    """How many tokens of a text fit beside a query of `query_tokens` tokens, in an input of these parts.
 
     >>> text_room(mono_parts(Special(cls=1, sep=2)), 9)
     500
@@ -137,7 +138,7 @@ def text_room(
 
 
 def _room(parts: Sequence[Part], total_limit: int) -> int:
-    """How many tokens the fixed parts leave to the query and the text."""
+    """How many tokens the fixed parts leave for the query and the text."""
     if sorted(each for _, each in parts if isinstance(each, str)) != [QUERY, TEXT]:
         raise InputError("an input without one query and one text", remedy="give QUERY and TEXT a part each")
     return total_limit - sum(len(each) for _, each in parts if not isinstance(each, str))
@@ -151,7 +152,7 @@ def mono_room(
     total_limit: int = 512,
     form: Form = "default",
 ) -> int:
-    """How many tokens of a text `mono` reads beside a query of so many.
+    """How many tokens of a text `mono` reads beside a query of `query_tokens` tokens.
 
     >>> mono_room(9, Special(cls=1, sep=2)), mono_room(100, Special(cls=1, sep=2))
     (500, 445)
@@ -173,7 +174,7 @@ def duo(
     total_limit: int = 512,
     segment_types: int = 3,
 ) -> tuple[Inputs, Truncation]:
-    """One input for each row (i, j) of `pairs`, numbers of `texts`: is the first better than the second?
+    """One input per row (i, j) of `pairs`, indices of `texts`: is the first better than the second?
 
     >>> inputs, truncation = duo([7], Tokenised.of([[8, 9], [5]]), np.array([[0, 1]]), Special(cls=1, sep=2))
     >>> inputs.ids.tolist(), inputs.segments.tolist()
@@ -216,11 +217,11 @@ def listwise(
     total_limit: int = 512,
     segment_types: int = 2,
 ) -> tuple[Inputs, Truncation]:
-    """One input for each row of `groups`: the numbers of n `texts`, or of fewer and then -1. A text is cut
-    alike in a group that is not full, so that it is the same text in whichever it falls.
+    """One input per row of `groups`: the indices of n `texts`, or of fewer, padded with -1. A text is
+    truncated in the same way in a group that is not full, so that it is the same text in every group.
 
-    All texts are of segment 1, the second of the two that pretraining knows: a segment for each would begin
-    untrained, and would tell places apart which shall mean nothing.
+    All texts have segment 1, the second of the two segments of pretraining: separate segments would start
+    untrained, and would distinguish positions, which should not matter.
 
     >>> texts, groups = Tokenised.of([[8, 9], [5], [6]]), np.array([[2, 0], [1, -1]])
     >>> inputs, truncation = listwise([7], texts, groups, Special(cls=1, sep=2))
@@ -243,27 +244,27 @@ def listwise(
 
 
 class TextSpans(NamedTuple):
-    """Where the texts of inputs for listwise are, input after input: a text's tokens and the separator that
-    ends it are `ids[starts[i] : starts[i] + counts[i]]`."""
+    """The locations of the texts in listwise inputs, input after input: a text's tokens and the separator
+    that ends it are `ids[starts[i] : starts[i] + counts[i]]`."""
 
     starts: Array  # int64[texts]
     counts: Array  # int64[texts]: at least 1
-    owners: Array  # int64[texts]: the number of the input that it is in
-    numbers: Array  # int64[texts]: which of its texts it is
+    owners: Array  # int64[texts]: the index of its input
+    numbers: Array  # int64[texts]: its index within that input
 
 
 def text_spans(inputs: Inputs, special: Special) -> TextSpans:
-    """Where the texts of inputs for listwise are.
+    """The locations of the texts in listwise inputs.
 
     >>> texts, groups = Tokenised.of([[8, 9], [5], [6]]), np.array([[2, 0], [1, -1]])
     >>> inputs, truncation = listwise([7], texts, groups, Special(cls=1, sep=2))
     >>> [each.tolist() for each in text_spans(inputs, Special(cls=1, sep=2))]
     [[3, 5, 11], [2, 3, 2], [0, 0, 1], [0, 1, 0]]
     """
-    # no text holds one: what spells it out is tokenised as any other word
+    # no text contains a separator: "[SEP]" in a text is tokenised as ordinary characters
     places = np.flatnonzero(inputs.ids == special.sep)
     owners = np.searchsorted(inputs.offsets, places, side="right") - 1
-    turns = np.arange(len(places)) - np.searchsorted(owners, owners)  # 0: the one that ends the query
+    turns = np.arange(len(places)) - np.searchsorted(owners, owners)  # 0: the separator that ends the query
     a_text = 1 + special.double_separator
     ending = np.flatnonzero((turns > 0) & (turns % a_text == 0))
     starts = places[ending - 1] + 1
@@ -271,11 +272,11 @@ def text_spans(inputs: Inputs, special: Special) -> TextSpans:
 
 
 class _Asked(NamedTuple):
-    """Queries, of which each input has one."""
+    """The queries, and which of them each input has."""
 
     queries: Tokenised
     counts: Array  # int64[queries]: how many of its tokens are kept
-    query_of: Array  # int64[inputs]: the number of each input's query
+    query_of: Array  # int64[inputs]: the index of each input's query
 
 
 def _asked(
@@ -293,7 +294,7 @@ def _asked(
 
 
 def _separators(special: Special) -> tuple[list[int], list[int]]:
-    """What stands between two parts, and after the last."""
+    """The separators between two parts, and after the last part."""
     return [special.sep] * (1 + special.double_separator), [special.sep]
 
 
@@ -306,9 +307,9 @@ def _duo_budgets(special: Special, query_limit: int, text_limit: int, total_limi
 
 
 def _query_budget(limit: int, room: int, texts: int) -> int:
-    """How many tokens a query may have beside so many texts, in the room that special tokens leave."""
+    """How many tokens a query may have beside this number of texts, in the room that special tokens leave."""
     budget = min(limit, room // min(texts + 1, 4))
-    if limit < 0 or room <= texts or room - budget < texts:  # a token at least of each
+    if limit < 0 or room <= texts or room - budget < texts:  # at least one token of each
         raise InputError(
             f"no room for {texts} texts and a query" if texts > 1 else "no room for a text and a query",
             remedy="raise the limit, or use a model with more positions",
@@ -325,9 +326,9 @@ def _assemble(
     segment_types: int,
     present: Array | None = None,
 ) -> Inputs:
-    """Every input is the same sequence of parts, or has those that are `present` in its row. All tokens lie
-    in one array, the texts', the queries' and then the fixed parts', so that the inputs are one gather from
-    it."""
+    """Build inputs that all have the same sequence of parts, or those that are `present` in their row. All
+    tokens are in one array, first those of the texts, then of the queries and of the fixed parts, so that a
+    single gather builds the inputs."""
     place, column = len(texts.ids), 0
     query_starts, query_counts = asked.queries.offsets[asked.query_of] + place, asked.counts[asked.query_of]
     sources, place = [texts.ids, asked.queries.ids], place + len(asked.queries.ids)
@@ -356,7 +357,7 @@ def _assemble(
 
 
 def _truncation(asked: _Asked, texts: Tokenised, used: Array, budgets: Array) -> Truncation:
-    """Of the queries, and of the texts with the numbers `used`."""
+    """The truncation of the queries, and of the texts with the indices `used`."""
     lengths, held = texts.lengths[used], texts.offsets[used + 1] - texts.offsets[used]
     lost = lengths - np.minimum(held, budgets)
     query_lost = asked.queries.lengths - asked.counts

@@ -1,14 +1,13 @@
-"""Texts to tokens: a checkpoint's `tokenizer.json`, read by the `tokenizers` library.
+"""Converts texts to tokens with a checkpoint's `tokenizer.json`, read by the `tokenizers` library.
 
-Texts are tokenised without special tokens, which the templates add, and a text that spells one out ("[SEP]")
-is read as the plain characters it consists of, or as an unknown word where a tokenizer has it as one piece
-(XLM-RoBERTa's): no document can forge the end of an input. A document is tokenised as its `contents`, title
-and text with a line break between, as the index analyses it; WordPiece takes the line break for a space,
-byte-level BPE gives it a token of its own.
+Texts are tokenised without special tokens, which the templates add. A special token in a text ("[SEP]") is
+read as plain characters, or as an unknown word if it is one piece of the vocabulary (XLM-RoBERTa): no
+document can forge the end of an input. A document is tokenised as its `contents`, that is title, line break
+and text, as in the index; WordPiece treats the line break as a space, byte-level BPE has a token for it.
 
-The library works with threads of its own, as many as there are cores, or none with
-`TOKENIZERS_PARALLELISM=false`. A process that forks after they have run is told on stderr that they are
-switched off in the child; that is harmless, and setting the variable silences it.
+The library uses its own threads, one per core, or none with `TOKENIZERS_PARALLELISM=false`. If a process
+forks after they have run, the library warns on stderr that it disables them in the child; this is harmless,
+and setting the variable silences it.
 """
 
 from __future__ import annotations
@@ -35,16 +34,16 @@ if TYPE_CHECKING:
 
     from tamis.models.checkpoint import Checkpoint
 
-_READ_FIRST = 8 * COUNTED  # characters of a long text: in English more than enough tokens to count
-_SPOILED = 128  # tokens at the end of what was read that a word cut in two can make different
+_READ_FIRST = 8 * COUNTED  # characters of a long text to read first: in English more than `COUNTED` tokens
+_SPOILED = 128  # tokens at the end of the characters read that can be wrong if a word is cut in two
 _NAMES = {
     "cls": ("[CLS]", "<s>"),
     "sep": ("[SEP]", "</s>"),
     "pad": ("[PAD]", "<pad>"),
     "unk": ("[UNK]", "<unk>"),
 }
-_PANIC = "PanicException"  # of the library, which is written in Rust; no Exception, and nowhere to import
-_RARE = "\ue000 \U000f0000"  # characters that no vocabulary has
+_PANIC = "PanicException"  # raised by the library's Rust code; not an Exception, and cannot be imported
+_RARE = "\ue000 \U000f0000"  # characters in no vocabulary
 _NAMES_IN = ("tokenizer_config.json", "special_tokens_map.json")
 
 
@@ -73,24 +72,25 @@ class Tokenizer:
             self.special = _special(self._library, self.folder, named, pad)
             self._unknown = named.get("unk", self.special.pad)
             self._forged = _spelled(self._library, self.special) - {self._unknown}
-            self._library.encode(_RARE)  # some lack the token for words that they do not know
+            self._library.encode(_RARE)  # fails if there is no token for unknown words
         self.fingerprint = _fingerprint(content, self._forged)
 
     @cached_property
     def vocabulary(self) -> int:
-        """How many rows a table needs that has one for every token."""
+        """The number of rows of a table with one row per token."""
         return max(self._library.get_vocab(with_added_tokens=True).values()) + 1
 
     @cached_property
     def sentence_ends(self) -> Array:
-        """The tokens of full stops, question and exclamation marks, of those that are one token."""
+        """The tokens of full stops, question marks and exclamation marks, as far as they are single
+        tokens."""
         marked = self._rows([f"a{mark}" for mark in ".!?。！？"])
         return np.unique([row[-1] for row in marked if len(row) == 2 and row[-1] != self._unknown])
 
     def encode(self, texts: Sequence[str], *, limit: int = COUNTED) -> Tokenised:
-        """The first `limit` tokens of each text, and how many it has. Of a very long text no more is read
-        than it takes to count `COUNTED`, of which at most `limit` are kept. NUL and other control characters
-        are the tokenizer's affair; half a surrogate pair, which is no character, becomes U+FFFD."""
+        """The first `limit` tokens of each text, and how many it has. A very long text is read only until
+        `COUNTED` tokens are counted, of which at most `limit` are kept. NUL and other control characters are
+        left to the tokenizer; half a surrogate pair, which is not a character, becomes U+FFFD."""
         rows = self._rows([text[:_READ_FIRST] for text in texts] if _any_long(texts) else texts)
         for number, text in enumerate(texts):
             read = _READ_FIRST
@@ -100,7 +100,7 @@ class Tokenizer:
         return Tokenised.of(rows, limit=min(limit, COUNTED))
 
     def places(self, text: str) -> tuple[Sequence[int], Sequence[tuple[int, int]]]:
-        """All tokens of a text without half surrogate pairs, and the characters from and to which each is."""
+        """All tokens of a text without half surrogate pairs, and the start and end of each in characters."""
         with self._errors():
             found = self._library.encode(text, add_special_tokens=False)
         return self._plain(found.ids), found.offsets
@@ -109,14 +109,14 @@ class Tokenizer:
         with self._errors():
             try:
                 encodings = self._library.encode_batch_fast(texts, add_special_tokens=False)
-            except TypeError:  # a surrogate, or no text at all
+            except TypeError:  # a surrogate, or not a string
                 whole = [_without_surrogates(text) for text in texts]
                 encodings = self._library.encode_batch_fast(whole, add_special_tokens=False)
         return [self._plain(encoding.ids) for encoding in encodings]
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """What the library raises as an error of its file."""
+        """Convert exceptions of the library to an error about its file."""
         try:
             yield
         except (TamisError, MemoryError):
@@ -127,7 +127,7 @@ class Tokenizer:
             raise _unusable(self.folder / "tokenizer.json", error) from error
 
     def _plain(self, ids: list[int]) -> list[int]:
-        """Tokens of a text, with an unknown word for each special token that it spells out."""
+        """The tokens of a text, with each special token replaced by the unknown word."""
         if not self._forged or self._forged.isdisjoint(ids):
             return ids
         return [self._unknown if number in self._forged else number for number in ids]
@@ -137,8 +137,8 @@ _OPEN: WeakValueDictionary[bytes, Tokenizer] = WeakValueDictionary()
 
 
 def open_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
-    """A model's tokenizer, which knows no token that the model does not. Models of a pipeline often have the
-    same, which is then read once."""
+    """Open a model's tokenizer; raises an error if it has more tokens than the model. Models of a pipeline
+    often share a tokenizer, which is then read only once."""
     key = _files_digest(checkpoint.folder)
     tokenizer, rows = _OPEN.get(key) or Tokenizer(checkpoint.folder), checkpoint.config.vocabulary
     _OPEN[key] = tokenizer
@@ -151,7 +151,7 @@ def open_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
 
 
 def _files_digest(folder: Path) -> bytes:
-    """Of all that a tokenizer is read from."""
+    """A digest of all files that a tokenizer is read from."""
     digest = hashlib.sha256()
     for name in ("tokenizer.json", *_NAMES_IN):
         path = folder / name
@@ -160,7 +160,7 @@ def _files_digest(folder: Path) -> bytes:
 
 
 def _any_long(texts: Sequence[str]) -> bool:
-    if isinstance(texts, str):  # a string is a sequence of strings too
+    if isinstance(texts, str):  # a string is also a sequence of strings
         raise InputError("one text where several are wanted", remedy="give a list")
     for number, text in enumerate(texts, start=1):
         if not isinstance(text, str):
@@ -169,7 +169,7 @@ def _any_long(texts: Sequence[str]) -> bool:
 
 
 def _without_surrogates(text: str) -> str:
-    """Halves of surrogate pairs that stand together are joined, others replaced."""
+    """Join adjacent halves of surrogate pairs, and replace the others."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -190,7 +190,7 @@ def _load(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
         raise InputError(
             f"cannot be read ({error.strerror})", remedy="check the permissions", path=path
         ) from error
-    except BaseException as error:  # the library raises nothing more precise
+    except BaseException as error:  # the library raises nothing more specific
         if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
             raise  # an interrupt
         raise _unusable(path, error) from error
@@ -202,13 +202,13 @@ def _unusable(path: Path, error: BaseException) -> InputError:
 
 
 def _check_template(content: Any) -> None:
-    """Refuse a template with a special token that it does not define: the library would panic, which prints
-    a backtrace."""
+    """Reject a template with an undefined special token: the library would panic, which prints a
+    backtrace."""
     template = content.get("post_processor") if isinstance(content, dict) else None
     if not isinstance(template, dict) or template.get("type") != "TemplateProcessing":
         return
     tokens = template.get("special_tokens")
-    entries = tokens.values() if isinstance(tokens, dict) else ()  # by their own names, whatever the keys are
+    entries = tokens.values() if isinstance(tokens, dict) else ()  # by their ids; the keys do not matter
     defined = [entry.get("id") for entry in entries if isinstance(entry, dict)]
     for part in ("single", "pair"):
         pieces = template.get(part)
@@ -219,15 +219,15 @@ def _check_template(content: Any) -> None:
 
 
 def _fingerprint(content: dict[str, Any], forged: frozenset[int]) -> str:
-    """Of all that decides a text's tokens, and of nothing else: models that differ in padding or truncation
-    share the tokens kept beside an index."""
+    """A fingerprint of everything that determines a text's tokens, and of nothing else: models that differ
+    only in padding or truncation share the tokens stored with an index."""
     parts = [content.get(name) for name in ("normalizer", "pre_tokenizer", "model", "added_tokens")]
     parts += [sorted(forged)] if forged else []
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _spelled(library: tokenizers.Tokenizer, special: Special) -> frozenset[int]:
-    """The special tokens that a text can spell out all the same: XLM-RoBERTa's are pieces of its model."""
+    """The special tokens that a text can still contain: XLM-RoBERTa's are pieces of its model."""
     added = library.get_added_tokens_decoder().items()
     numbers = {special.cls, special.sep, *(number for number, token in added if token.special)}
     spelled = ((number, library.id_to_token(number)) for number in numbers)
@@ -241,7 +241,7 @@ def _spelled(library: tokenizers.Tokenizer, special: Special) -> frozenset[int]:
 def _special(
     library: tokenizers.Tokenizer, folder: Path, named: dict[str, int], padding: dict[str, Any] | None
 ) -> Special:
-    """The special tokens, from how the tokenizer itself joins two texts; where it does not, by name."""
+    """The special tokens, from the way the tokenizer joins two texts; if it adds none, by name."""
     pad = padding["pad_id"] if padding else named.get("pad", 0)
     pair = library.encode("a", "a")
     shape = "".join("." if sequence is None else str(sequence) for sequence in pair.sequence_ids)
@@ -262,14 +262,14 @@ def _special(
 
 
 def _named(library: tokenizers.Tokenizer, folder: Path) -> dict[str, int]:
-    """The special tokens by the names that the folder's files give them, or by their usual names."""
+    """The special tokens by their names in the folder's files, or by their usual names."""
     files: dict[str, Any] = {}
     for name in _NAMES_IN:
         path = folder / name
         if path.is_file():
             try:
                 files |= parse_json(path.read_text(encoding="utf-8"))
-            except (ValueError, TypeError) as error:  # TypeError: JSON, but no object
+            except (ValueError, TypeError) as error:  # TypeError: JSON, but not an object
                 raise InputError("is not JSON", remedy="fetch the model again", path=path) from error
     found = {}
     for name, usual in _NAMES.items():

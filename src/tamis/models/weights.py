@@ -1,12 +1,13 @@
-"""safetensors files, read tensor by tensor and written as a stream.
+"""Reads safetensors files tensor by tensor, and writes them as a stream.
 
-The format is 8 bytes of header length, a JSON header and the raw values. It is read here rather than by its
-package because numpy has no bfloat16, because a mapped tensor costs no memory until it is used, and because a
-file that is written must take its name only when it is whole.
+The format is 8 bytes of header length, a JSON header and the raw values. This module does not use the
+safetensors package because numpy has no bfloat16, because a mapped tensor uses no memory until it is read,
+and because a written file must get its name only when it is complete.
 
-Matrices may be kept as 8 bits, in the layout "int8-rows" of version 1, which the metadata of the file names:
-beside a tensor NAME of I8 [m, n] lie NAME.scale, F32 [m], and possibly NAME.columns, F32 [n]. Its value in
-row i and column j is NAME[i, j] * NAME.scale[i] * NAME.columns[j]. Here it is one tensor, read as float32.
+Matrices can be stored as 8 bits, in the layout "int8-rows", version 1, which is named in the metadata of the
+file: a tensor NAME, I8 [m, n], comes with NAME.scale, F32 [m], and optionally NAME.columns, F32 [n]. Its
+value in row i and column j is NAME[i, j] * NAME.scale[i] * NAME.columns[j]. This module reads it as one
+float32 tensor.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from tamis.models.quantise import Int8Matrix
 from tamis.storage.files import atomic_write, unreadable
 
 FloatType = Literal["float32", "float16"]
-WeightType = Literal["float32", "float16", "int8"]  # int8: the matrices, all else is float16
-#: Where the metadata of a file have the checksum of its tensors.
+WeightType = Literal["float32", "float16", "int8"]  # int8: only the matrices, everything else is float16
+#: The key of the checksum of the tensors in the metadata of a file.
 CHECKSUM = "tamis.checksum"
-#: The layout of int8 weights, as the metadata of a file names it.
+#: The layout of int8 weights, as named in the metadata of a file.
 LAYOUT = {"tamis.layout": "int8-rows", "tamis.version": "1"}
 
 _SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
@@ -51,16 +52,16 @@ class StoredTensor:
     dtype: str  # as safetensors writes it: F32, F16, BF16, ...
     shape: Shape
     data: memoryview
-    scale: StoredTensor | None = None  # of the rows of an I8
-    columns: StoredTensor | None = None  # factors of its columns
+    scale: StoredTensor | None = None  # the scales of the rows of an I8
+    columns: StoredTensor | None = None  # the factors of its columns
 
     @property
     def readable(self) -> bool:
-        """Whether it holds numbers that can be weights."""
+        """Whether its type is valid for weights."""
         return self.dtype in ("F32", "F16", "BF16") or self.scale is not None
 
     def read(self) -> Array:
-        """The values as float32; values that are not finite are an error."""
+        """The values as float32; raises an error for values that are not finite."""
         if self.scale is not None:
             numbers = np.frombuffer(self.data, np.int8).reshape(self.shape)
             columns = self.columns._factors() if self.columns else None
@@ -100,7 +101,7 @@ def stored_tensors(path: Path) -> dict[str, StoredTensor]:
 
 
 def verify_tensors(path: Path) -> None:
-    """Compare a file with its checksum, where it has one: all that is written here has.
+    """Verify the checksum of a file, if it has one; all files written here have one.
 
     >>> file = getfixture("tmp_path") / "model.safetensors"
     >>> write_tensors(file, {"a": np.array([[1.0, 2.5]], np.float32)})
@@ -119,7 +120,7 @@ def verify_tensors(path: Path) -> None:
 
 
 def _parts_of(path: Path) -> tuple[dict[str, Any], dict[str, Any], memoryview]:
-    """What a file says of its tensors and of itself, and the values."""
+    """The entries of the tensors in the header of a file, its metadata, and the values."""
     try:
         with path.open("rb") as file:
             mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -159,7 +160,7 @@ def _stored(path: Path, name: str, entry: Mapping[str, Any], data: memoryview) -
 def _with_scales(
     path: Path, tensors: Mapping[str, StoredTensor], metadata: Mapping[str, Any]
 ) -> dict[str, StoredTensor]:
-    """The tensors of a file, of which each int8 matrix has its scales."""
+    """The tensors of a file, with its scales added to each int8 matrix."""
     small = [name for name, tensor in tensors.items() if tensor.dtype == "I8"]
     said = {key: metadata[key] for key in LAYOUT if key in metadata}
     if said and said != LAYOUT:
@@ -194,7 +195,7 @@ def _damaged(path: Path, problem: str) -> CorruptError:
 
 
 class LazyTensors(Mapping[str, Array]):
-    """Tensors by name, each made by its function every time it is asked for: nothing is held in memory.
+    """Tensors by name. Each access calls the tensor's function again: nothing is kept in memory.
 
     >>> LazyTensors({"zeros": lambda: np.zeros(2)})["zeros"].tolist()
     [0.0, 0.0]
@@ -222,14 +223,14 @@ def write_tensors(
     dtype: FloatType = "float32",
     int8: Mapping[str, Int8Matrix] | None = None,
 ) -> None:
-    """Write a safetensors file, entirely or not at all. Matrices in `int8` are kept so, all else in `dtype`.
+    """Write a safetensors file atomically. Matrices in `int8` are stored as int8, everything else as `dtype`.
 
     >>> file = getfixture("tmp_path") / "model.safetensors"
     >>> write_tensors(file, {"a": np.array([1e6], np.float32)}, "float16")
     Traceback (most recent call last):
     tamis.base.errors.InputError: .../model.safetensors: the tensor a does not fit into float16: use float32
     """
-    # without a format transformers refuses the file
+    # transformers rejects a file without a format
     metadata = {"format": "pt", CHECKSUM: "0" * 32} | (LAYOUT if int8 else {})
     header: dict[str, Any] = {}
     whole = {part: values for name, matrix in (int8 or {}).items() for part, values in _parts(name, matrix)}
@@ -260,9 +261,9 @@ def write_tensors(
 
 
 def _encoded(metadata: Mapping[str, str], header: Mapping[str, Any]) -> bytes:
-    """What stands before the values."""
+    """The bytes before the values: the length of the header, and the header."""
     text = json.dumps({"__metadata__": metadata, **header}, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # the values begin at a multiple of 8
+    text += b" " * (-len(text) % 8)  # align the values to 8 bytes
     return len(text).to_bytes(8, "little") + text
 
 

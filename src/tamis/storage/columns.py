@@ -1,14 +1,14 @@
-"""Columns on disk: flat arrays in files of their own, memory-mapped, with a checksum for every chunk.
+"""Columns on disk: flat arrays in separate files, memory-mapped, with a checksum for every chunk.
 
-A column file holds the raw values and, behind them, one xxh3 checksum per 256 KiB chunk. The manifest of the
-owner keeps the digest of these checksums, so it covers every byte. Small columns are checked when they are
-opened, large ones chunk by chunk when a chunk is first read: opening stays fast and a flipped byte is never
+A column file contains the raw values, followed by one xxh3 checksum per 256 KiB chunk. The manifest of the
+owner has the digest of these checksums, so it covers every byte. Small columns are checked when they are
+opened, large ones chunk by chunk when a chunk is first read: opening stays fast, and a flipped byte is never
 read as data.
 
 If a mapped file is truncated, reading the missing part ends the process with a signal (SIGBUS). So
 `check_size` is called before every search and every read of documents; asking the system for the size of a
 file takes less than a microsecond. A truncation during the search itself, or a failing disk, still ends the
-process: Python code cannot catch that.
+process, which Python code cannot prevent.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from tamis.storage.files import storage_errors, unreadable
 from tamis.storage.locks import not_inherited
 
 CHUNK = 1 << 18
-CHECK_AT_OPEN = 1 << 24  # bytes; larger columns are checked as they are read
+CHECK_AT_OPEN = 1 << 24  # bytes; larger columns are checked when they are read
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnInfo:
-    """What a manifest remembers of a column."""
+    """The description of a column in a manifest."""
 
     dtype: str
     count: int
@@ -41,7 +41,7 @@ class ColumnInfo:
 
 
 class ColumnWriter:
-    """Appends arrays to a column file; `close` returns what the manifest must remember."""
+    """Appends arrays to a column file; `close` returns the description for the manifest."""
 
     def __init__(self, path: Path, dtype: str) -> None:
         self.dtype = np.dtype(dtype).newbyteorder("<")
@@ -90,7 +90,7 @@ class ColumnWriter:
         return ColumnInfo(self.dtype.str, self.count, xxhash.xxh3_128_hexdigest(sums))
 
     def discard(self) -> None:
-        """Close and remove the file, as far as the file system lets us."""
+        """Close and remove the file, as far as the file system allows it."""
         with suppress(OSError):
             self._file.close()
         with suppress(OSError):
@@ -132,7 +132,7 @@ def is_column(path: Path) -> bool:
 
 
 def smallest_unsigned(largest: int) -> str:
-    """The narrower of the two unsigned types that hold offsets.
+    """The smaller type for offsets up to `largest`: u4 or u8.
 
     >>> smallest_unsigned(70_000), smallest_unsigned(5_000_000_000)
     ('u4', 'u8')
@@ -141,8 +141,8 @@ def smallest_unsigned(largest: int) -> str:
 
 
 def find_string(wanted: bytes, text: Array, ends: Array, order: Array | None) -> int:
-    """The number of a string among strings that lie end to end, or -1; `order` has their numbers, sorted by
-    string (None where they lie sorted).
+    """The index of a string among strings laid end to end, or -1; `order` has their indices sorted by string
+    (None if the strings are already sorted).
 
     >>> text, ends = np.frombuffer(b"cabac", "u1"), np.array([0, 1, 3, 5])
     >>> [find_string(wanted, text, ends, np.array([1, 2, 0])) for wanted in (b"ac", b"c", b"b")]
@@ -163,11 +163,12 @@ def find_string(wanted: bytes, text: Array, ends: Array, order: Array | None) ->
 
 
 class Column:
-    """A column file, read-only: memory-mapped, or read at once if it is no larger than a chunk, because every
-    mapping holds a file open, and an index that is often added to has hundreds of small columns."""
+    """A read-only column file. It is memory-mapped, or read at once if it is at most one chunk long, because
+    every mapping keeps a file open, and an index with many additions has hundreds of small columns."""
 
     def __init__(self, path: Path, info: ColumnInfo, *, check: bool = True) -> None:
-        """`check` is whether a small column is checked now, as a whole, or as it is read."""
+        """Open the file. `check` says whether a small column is checked completely now, or only when it is
+        read."""
         self.path = path
         dtype = np.dtype(info.dtype)
         size = info.count * dtype.itemsize
@@ -183,7 +184,7 @@ class Column:
                 else:
                     self._data = file.read()
         except FileNotFoundError:
-            raise  # a writer may have removed it: the owner of the manifest can tell
+            raise  # a writer may have removed it: the owner of the manifest knows
         except (IsADirectoryError, NotADirectoryError) as error:
             raise self._corrupt(f"{error.strerror}") from error
         except OSError as error:
@@ -208,7 +209,7 @@ class Column:
         return isinstance(self._data, mmap.mmap)
 
     def check_size(self) -> None:
-        """That a mapped file is still as long as when it was opened."""
+        """Raise an error if the size of a mapped file has changed since it was opened."""
         if isinstance(self._data, mmap.mmap) and self._data.size() != len(self._data):
             raise self._corrupt(f"{self._data.size():,} bytes where {len(self._data):,} were written")
 
@@ -217,7 +218,7 @@ class Column:
         return self.slice(0, len(self.unchecked))
 
     def slice(self, start: int, stop: int) -> Array:
-        """A part of the column; the chunks it touches are checked the first time."""
+        """A part of the column; its chunks are checked when they are first read."""
         if not self._all_checked and stop > start:
             first = start * self._itemsize // CHUNK
             last = (stop * self._itemsize - 1) // CHUNK

@@ -1,9 +1,9 @@
 """The document store: append-only, compressed, memory-mapped, read by number or by id.
 
-Documents are packed into zstd frames of about 16 KiB, so reading one costs one small decompression and ten
-million cost no Python objects. Ids are a column of their own, never inside the compressed frames, because a
-ranking needs a thousand ids at once; their sorted order is kept beside them for looking up an id and for
-breaking ties.
+Documents are packed into zstd frames of about 16 KiB, so reading one document needs one small decompression,
+and ten million documents need no Python objects. Ids are in a separate column, not in the compressed frames,
+because a ranking needs a thousand ids at once; their sorted order is stored too, for the lookup of an id and
+for breaking ties.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from tamis.storage.columns import (
 
 FRAME = 1 << 14  # bytes of text before a frame is closed
 CACHED_FRAMES = 256
-LARGEST_CACHED = 1 << 17  # compressed bytes: a frame of one huge document is not worth keeping
-LONGEST_PART = (1 << 32) - 1  # bytes: a frame keeps the lengths of titles, texts and metadata in 32 bits
-_FEW = 64  # ids read one by one
+LARGEST_CACHED = 1 << 17  # compressed bytes: a frame of one huge document is not cached
+LONGEST_PART = (1 << 32) - 1  # bytes: a frame stores the lengths of titles, texts and metadata in 32 bits
+_FEW = 64  # up to this number, ids are read one by one
 Keep = Literal["first", "last"]
 
 
 class DuplicateIdError(InputError):
-    """A document id that occurs twice; callers may use `doc_id` to say where.
+    """A document id that occurs twice; callers can use `doc_id` to report where.
 
     >>> DuplicateIdError("d1", "the index already holds it").doc_id
     'd1'
@@ -55,7 +55,7 @@ class DuplicateIdError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """Compressed documents: frames one behind the other, and of each its size and how many it holds."""
+    """Compressed documents: concatenated frames, and the size and the number of documents of each frame."""
 
     data: bytes
     sizes: list[int]
@@ -63,9 +63,10 @@ class Frames:
 
 
 def pack_frames(lengths: Array, parts: bytes) -> Frames:
-    """Compress documents, given as the lengths of titles, texts and metadata and all these end to end.
+    """Compress documents, passed as the lengths of their titles, texts and metadata, and all these parts end
+    to end.
 
-    A frame is how many documents, the three lengths of each, then all the parts.
+    A frame is the number of documents, the three lengths of each document, then all the parts.
 
     >>> pack_frames(np.array([0, 5, 0, 0, 3, 0]), b"sievepot").documents
     [2]
@@ -101,7 +102,7 @@ class StoreWriter:
         self.count = 0
 
     def add(self, document: Document) -> None:
-        """Append a document; one that is refused (`InputError`) leaves the store as it was."""
+        """Append a document; an invalid one raises an `InputError` and does not change the store."""
         doc_id, title, text, metadata = encoded(document)
         self._ids.append(doc_id)
         self._parts += (title, text, metadata)
@@ -112,7 +113,7 @@ class StoreWriter:
             self._close_frame()
 
     def append(self, frames: Frames, ids: Sequence[bytes]) -> None:
-        """Append documents that are compressed already."""
+        """Append documents that are already compressed."""
         self._close_frame()
         self._frames.append(frames.data)
         ends = np.cumsum([self._frame_ends[-1], *frames.sizes])
@@ -139,8 +140,8 @@ class StoreWriter:
         self._id_lengths.append(np.fromiter(map(len, ids), dtype="u4", count=len(ids)))
 
     def copy(self, store: Store, numbers: Array) -> None:
-        """Append documents of another store; frames that are wanted whole are copied as they are, unless they
-        are so small that many merges would leave a store of crumbs."""
+        """Append documents of another store. Frames of which all documents are wanted are copied unchanged,
+        except very small ones: otherwise many merges would leave a store of tiny frames."""
         self._close_frame()
         firsts = store._frame_firsts.astype(np.int64)
         wanted = np.searchsorted(numbers, firsts)
@@ -162,8 +163,8 @@ class StoreWriter:
         self._id_text.discard()
 
     def close(self, keep: Keep | None = None) -> tuple[dict[str, ColumnInfo], Array]:
-        """Sort the ids, write what is left, and return the columns for the manifest, and the documents that
-        share an id with the one to `keep`; with nothing to keep a shared id is an error."""
+        """Sort the ids, write the remaining columns, and return the columns for the manifest, and the dropped
+        documents: those that share an id with the one to `keep`. Without `keep`, a shared id is an error."""
         self._close_frame()
         infos = {"store.frames": self._frames.close(), "store.id_text": self._id_text.close()}
         lengths = np.concatenate(self._id_lengths) if self._id_lengths else np.zeros(0, "u4")
@@ -172,7 +173,7 @@ class StoreWriter:
         order, dropped = sort_ids(text, ends, keep)
         rank = np.empty(self.count, dtype=np.uint32)
         rank[np.concatenate([order, dropped])] = np.arange(self.count, dtype=np.uint32)
-        if np.array_equal(order, np.arange(self.count)):  # ids that came in order need no order kept
+        if np.array_equal(order, np.arange(self.count)):  # ids already in order need no stored order
             order = rank = np.zeros(0, np.uint32)
         for name, values, dtype in (
             ("store.id_ends", ends, smallest_unsigned(int(ends[-1]))),
@@ -186,7 +187,7 @@ class StoreWriter:
 
 
 def encoded(document: Document) -> tuple[bytes, bytes, bytes, bytes]:
-    """A document's id, title, text and metadata as bytes; `InputError` where they cannot be stored.
+    """A document's id, title, text and metadata as bytes; raises an `InputError` if they cannot be stored.
 
     >>> encoded(Document("d1", "sieve", metadata={"year": 1950}))
     (b'd1', b'', b'sieve', b'{"year": 1950}')
@@ -229,8 +230,8 @@ def _named(document: Document) -> str:
 
 
 def sort_ids(text: Array, ends: Array, keep: Keep | None = None) -> tuple[Array, Array]:
-    """The documents in the order of their ids' UTF-8 bytes (which is the order of code points), and those
-    left out of it because another document has their id.
+    """The documents in the order of their ids' UTF-8 bytes (which is the order of code points), and the
+    documents left out because another one has their id.
 
     >>> order, dropped = sort_ids(np.frombuffer(b"cabb", "u1"), np.array([0, 1, 2, 3, 4]), "last")
     >>> order.tolist(), dropped.tolist()
@@ -289,8 +290,8 @@ class Store:
         self._frame_ends = column("frame_ends").all()
         self._frame_firsts = column("frame_firsts").all()
         self._mapped = [each for each in self.columns if each.is_mapped]
-        # of a function, not of the method: a store that its own cache refers to would keep its files open
-        # until the garbage collector comes by
+        # cache a function, not the method: a cache that refers to the store would keep its files open until
+        # the next garbage collection
         self._frame = lru_cache(CACHED_FRAMES)(partial(_read_frame, self._frames, self._frame_ends))
 
     def __len__(self) -> int:
@@ -301,18 +302,18 @@ class Store:
         return self._frames, self._id_text, self._id_ends, self._id_order, self._id_rank
 
     def check_sizes(self) -> None:
-        """That no file was cut short since it was opened: see `tamis.storage.columns`."""
+        """Raise an error if a file was truncated since it was opened: see `tamis.storage.columns`."""
         for column in self._mapped:
             column.check_size()
 
     @property
     def id_rank(self) -> Array:
-        """For each document number, the place of its id among the sorted ids: the tie-breaker. Empty where
-        the documents came in the order of their ids, and number and rank are one."""
+        """For each document number, the position of its id among the sorted ids: the tie-breaker. It is empty
+        if the documents were added in the order of their ids, so that number and rank are the same."""
         return self._id_rank.all()
 
     def rank(self, numbers: Array) -> Array:
-        """The places of these documents' ids among the sorted ids."""
+        """The positions of these documents' ids among the sorted ids."""
         return self.id_rank[numbers] if len(self._id_rank) else numbers
 
     def at_rank(self, ranks: Array) -> Array:
@@ -327,7 +328,7 @@ class Store:
         compiled = sys.modules.get("tamis.index.kernel")
         if compiled and len(chosen) > _FEW:
             strings = str(compiled.joined_ids(chosen, ends, text), "utf-8").split("\n")
-            if len(strings) == len(chosen) + 1:  # no id has a line end of its own
+            if len(strings) == len(chosen) + 1:  # no id contains a line end
                 return strings[:-1]
         view = text.data
         pairs = zip(ends[chosen].tolist(), ends[chosen + 1].tolist(), strict=True)
@@ -345,13 +346,13 @@ class Store:
         return find_string(wanted, text, ends, order if len(self._id_rank) else None)
 
     def numbers(self, ids: Sequence[str]) -> Array:
-        """The numbers of the documents with these ids, -1 where there is none."""
+        """The numbers of the documents with these ids, -1 for unknown ids."""
         compiled = sys.modules.get("tamis.index.kernel")
         if compiled and len(ids) > _FEW and set(map(type, ids)) == {str}:
             lines = "\n".join([*ids, ""]).encode("utf-8", "surrogatepass")
             wanted = np.frombuffer(lines, np.uint8)
             line_ends = np.flatnonzero(wanted == ord("\n"))
-            if len(line_ends) == len(ids):  # no id has a line end of its own
+            if len(line_ends) == len(ids):  # no id contains a line end
                 self.check_sizes()
                 columns = (self._id_text.all(), self._id_ends.all(), self._id_order.all())
                 numbers: Array = compiled.find_ids(wanted, line_ends, *columns)
@@ -376,8 +377,8 @@ class Store:
 def intact_documents(
     folder: Path, columns: Mapping[str, ColumnInfo], count: int
 ) -> Iterator[Document | None]:
-    """The documents of a store of so many that may be damaged, in their order; None for each whose text or id
-    cannot be read as it was written.
+    """The `count` documents of a store that may be damaged, in order; None for each document whose text or id
+    is damaged.
 
     >>> writer = StoreWriter(getfixture("tmp_path"))
     >>> writer.add(Document("a", "first letter"))

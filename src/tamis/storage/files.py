@@ -1,4 +1,4 @@
-"""Files on disk: writes that happen entirely or not at all, and reads that decompress."""
+"""Files on disk: atomic writes, and reads that decompress."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ Check = Callable[[], None]
 
 STDIN = "-"
 BOM = b"\xef\xbb\xbf"
-TEMPORARY = ".tamis-"  # prefix of the name of a file that is still being written
+TEMPORARY = ".tamis-"  # prefix of the name of an incomplete file
 TEMPORARY_FILE = re.compile(rf"{re.escape(TEMPORARY)}[0-9a-f]{{16}}\.tmp")
 COMPRESSED_SUFFIXES = (".gz", ".zst")
 
 _BUFFER_BYTES = 1 << 18
-#: Bytes read at once from a zstd file. Their expansion is held in memory: up to 128 KiB for every four bytes.
+#: Bytes read at once from a zstd file. They are decompressed in memory: up to 128 KiB for every four bytes.
 _COMPRESSED_READ_BYTES = 1 << 10
 _LARGEST_WINDOW = 1 << 27  # largest window of a zstd file, the default limit of zstd itself
-_LARGEST_TEXT = 1 << 28  # most bytes of a file that is read into memory
+_LARGEST_TEXT = 1 << 28  # maximum bytes of a file that is read into memory
 
 _REMEDIES = {
     errno.ENOSPC: "free some space or write to another disk",
@@ -52,7 +52,7 @@ _REMEDIES = {
 
 @contextmanager
 def storage_errors(path: PathLike) -> Iterator[None]:
-    """Turn what the file system refuses while `path` is written into a `StorageError` with its remedy.
+    """Convert errors of the file system while `path` is written to a `StorageError` with a remedy.
 
     >>> with storage_errors("run.txt"):
     ...     raise OSError(errno.ENOSPC, "No space left on device")
@@ -62,7 +62,7 @@ def storage_errors(path: PathLike) -> Iterator[None]:
     try:
         yield
     except ConnectionError:
-        raise  # a broken pipe is the reader's choice, not a fault of the storage
+        raise  # the reader closed a pipe: not an error of the storage
     except OSError as error:
         if error.errno is None:  # raised by a decompressor, not by the file system
             raise
@@ -71,7 +71,7 @@ def storage_errors(path: PathLike) -> Iterator[None]:
 
 
 def unreadable(path: PathLike, error: OSError) -> StorageError:
-    """The error for a file that is there but that the file system will not let us read.
+    """The error for an existing file that the file system does not allow us to read.
 
     >>> print(unreadable("idx/manifest.json", PermissionError(errno.EACCES, "Permission denied")))
     cannot read idx/manifest.json (Permission denied): check the permissions, and that no other ...
@@ -91,12 +91,12 @@ def atomic_write(
 def atomic_write(
     path: PathLike, mode: Literal["wb", "w"] = "wb", *, check: Check | None = None
 ) -> AbstractContextManager[IO[Any]]:
-    """Open `path` for writing so that a reader sees the old file or the whole new one, never a part.
+    """Open `path` for writing so that a reader sees either the old file or the complete new one.
 
-    The bytes go to a temporary file in the same folder, are forced to disk, and take the name in one step
-    when the block ends; if it ends with an exception the temporary file is removed. A name that ends in
-    `.gz` or `.zst` is compressed. Text is UTF-8 with `\\n` line ends on every system. `check` is called just
-    before the file takes its name, and may still refuse by an error.
+    The data is written to a temporary file in the same folder. When the block ends, the file is forced to
+    disk and renamed in one step; if the block ends with an exception, the temporary file is removed. A file
+    whose name ends in `.gz` or `.zst` is compressed. Text is UTF-8 with `\\n` line ends on every system.
+    `check` is called just before the file is renamed, and can still prevent this with an exception.
 
     >>> folder = getfixture("tmp_path")
     >>> with atomic_write(folder / "notes.txt.gz", "w") as stream:
@@ -109,13 +109,13 @@ def atomic_write(
 
 @contextmanager
 def _atomic_write(path: Path, mode: str, check: Check | None) -> Iterator[IO[Any]]:
-    target = Path(os.path.realpath(path))  # a symbolic link keeps pointing where it points
+    target = Path(os.path.realpath(path))  # replace the target of a symbolic link, not the link
     with storage_errors(path):
         if target.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         if path.exists() and not path.is_file():
-            # A pipe or a device cannot be replaced by name; os.replace would destroy /dev/null. Nor is there
-            # always a file where the link points: that of /dev/stdout may say pipe:[123].
+            # A pipe or a device must not be replaced: os.replace would destroy /dev/null. And the target of
+            # the link is not always a file: for /dev/stdout it can be pipe:[123].
             with path.open("wb") as device, _encoding(device, target.suffix.lower(), mode) as stream:
                 yield stream
             return
@@ -140,10 +140,10 @@ def _atomic_write(path: Path, mode: str, check: Check | None) -> Iterator[IO[Any
 
 @contextmanager
 def _encoding(raw: BinaryIO, suffix: str, mode: str) -> Iterator[IO[Any]]:
-    """The stream to write to, over `raw`, which stays open so that it can be forced to disk."""
+    """The stream to write to, on top of `raw`, which stays open so that it can be forced to disk."""
     compressor: Any = None
     if suffix == ".gz":
-        # No name and no time in the header: the same text gives the same bytes.
+        # No name and no time in the header, so that the same text always gives the same bytes.
         compressor = gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=6, mtime=0)
     elif suffix == ".zst":
         import zstandard
@@ -159,7 +159,8 @@ def _encoding(raw: BinaryIO, suffix: str, mode: str) -> Iterator[IO[Any]]:
         if compressor is not None:
             compressor.close()
     except BaseException:
-        # The first error is reported; a file that is not closed here would warn when it is collected.
+        # Only the first error is reported. A file that is not closed here would warn when it is
+        # garbage-collected.
         if compressor is not None:
             with suppress(Exception):
                 compressor.close()
@@ -167,11 +168,11 @@ def _encoding(raw: BinaryIO, suffix: str, mode: str) -> Iterator[IO[Any]]:
     finally:
         if text is not None:
             with suppress(Exception):
-                text.detach()  # or its finaliser would close `raw`
+                text.detach()  # otherwise its finaliser would close `raw`
 
 
 def make_folder(folder: PathLike) -> None:
-    """Make a folder and its missing parents durably, so that files written into them survive a power cut.
+    """Create a folder and its missing parents durably, so that files written into them survive a power cut.
 
     >>> make_folder(getfixture("tmp_path") / "deep" / "idx")
     >>> (getfixture("tmp_path") / "deep" / "idx").is_dir()
@@ -181,15 +182,14 @@ def make_folder(folder: PathLike) -> None:
     missing = [each for each in (path, *path.parents) if not each.exists()]
     for each in reversed(missing):
         each.mkdir(exist_ok=True)
-        with suppress(PermissionError):  # a folder that may be entered and not listed cannot be synced
+        with suppress(PermissionError):  # a folder that can be entered but not listed cannot be synced
             sync_folder(each.parent)
     if not missing:
-        path.mkdir(exist_ok=True)  # the error where it is a file
+        path.mkdir(exist_ok=True)  # raises the error if it is a file
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether a path is a plain file with a name from `atomic_write`, with 64 random bits: the remains of an
-    interrupted write.
+    """Whether a path is a plain file left by an interrupted `atomic_write`, by its name with 64 random bits.
 
     >>> is_temporary(Path(".tamis-notes"))
     False
@@ -198,7 +198,7 @@ def is_temporary(path: Path) -> bool:
 
 
 def sync_folder(folder: PathLike) -> None:
-    """Force a folder's list of names to disk, where the system can (Windows does it by itself).
+    """Force a folder's list of names to disk, if the system supports it (Windows does it by itself).
 
     >>> sync_folder(".")
     """
@@ -218,7 +218,7 @@ def sync_folder(folder: PathLike) -> None:
 def open_bytes(path: PathLike) -> Iterator[BinaryIO]:
     """Open a file for reading, decompressed by its suffix; `-` is the standard input.
 
-    A file that is missing, unreadable, damaged or cut short is an `InputError` that names it.
+    A missing, unreadable, damaged or truncated file raises an `InputError` that names it.
 
     >>> folder = getfixture("tmp_path")
     >>> with atomic_write(folder / "run.zst") as stream:
@@ -254,14 +254,14 @@ def open_bytes(path: PathLike) -> Iterator[BinaryIO]:
 
 
 def is_there(path: PathLike) -> bool:
-    """Whether there is a file or folder of that name, which may be none that a file can have.
+    """Whether there is a file or folder with that name; False for names that no file can have.
 
     >>> is_there("."), is_there("x" * 100_000), is_there("a\\0")
     (True, False, False)
     """
     try:
         return Path(path).exists()
-    except OSError:  # the name is too long, or a folder above may not be entered
+    except OSError:  # the name is too long, or a parent folder cannot be entered
         return False
 
 
@@ -271,12 +271,12 @@ def _open(path: PathLike) -> BinaryIO:
     except FileNotFoundError as error:
         raise InputError("no such file", remedy="check the path", path=os.fspath(path)) from error
     except OSError as error:
-        if is_there(path) and Path(path).is_dir():  # which has an error of its own on some systems only
+        if is_there(path) and Path(path).is_dir():  # opening a folder has its own error only on some systems
             raise InputError("is a folder", remedy="give a file", path=os.fspath(path)) from error
         remedy = "check that it is a file that you may read"
         problem = f"cannot be opened ({error.strerror})"
         raise InputError(problem, remedy=remedy, path=os.fspath(path)) from error
-    except ValueError:  # a NUL in it
+    except ValueError:  # the path contains a NUL
         problem = f"{quoted(os.fspath(path))} is not a valid path"
         raise InputError(problem, remedy="check the path") from None
 
@@ -320,18 +320,18 @@ def not_utf8(error: UnicodeDecodeError, *, path: PathLike, line: int) -> InputEr
 
 
 class _DamagedZstdError(Exception):
-    """A zstd frame that does not decode, or ends before its end."""
+    """A zstd frame that is invalid or truncated."""
 
 
 class _WideZstdError(Exception):
-    """A zstd frame that asks for more memory than it is given."""
+    """A zstd frame that needs more memory than allowed."""
 
 
 class _ZstdReader(io.RawIOBase):
-    """Decompress zstd frames one after the other.
+    """Decompresses a sequence of zstd frames.
 
-    zstandard's own stream reader reads a truncated file as a shorter file: half a corpus would be indexed
-    without an error.
+    zstandard's own stream reader reads a truncated file without an error, so that half a corpus would be
+    indexed silently.
     """
 
     def __init__(self, raw: BinaryIO) -> None:

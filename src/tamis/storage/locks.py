@@ -1,9 +1,9 @@
-"""One writer at a time: locks that the operating system releases when a process ends, however it ends.
+"""Locks for a single writer, which the operating system releases when a process ends for any reason.
 
-On POSIX they are `flock`'s: of an open file, not of a process, and so a child that is forked would hold them
-too, even after its parent has ended. So a child closes the locked files that it inherits, when Python forks
-it; closing them there does not unlock them here. A program that is started with `exec` inherits none. (What
-forks in C code without Python's knowledge is not covered.)
+On POSIX they use `flock`, which locks an open file, not a process: a forked child would hold the lock too,
+even after its parent has ended. So when Python forks, the child closes the locked files that it inherits;
+this does not unlock them in the parent. A program started with `exec` inherits none. (C code that forks
+without Python's knowledge is not covered.)
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _OURS: weakref.WeakSet[IO[Any]] = weakref.WeakSet()
 
 def not_inherited(file: IO[Any]) -> None:
     """Close a file in forked children without flushing its buffer: parent and child share one file position,
-    and the bytes would be written twice."""
+    so that the data would be written twice."""
     _OURS.add(file)
 
 
 def lock(file: IO[Any], path: PathLike) -> None:
-    """Keep an open file for ourselves until it is closed; `path` is what the user knows it by.
+    """Lock an open file until it is closed; `path` is its name in error messages.
 
     >>> path = getfixture("tmp_path") / "a.journal"
     >>> with path.open("ab") as first, path.open("ab") as second:
@@ -49,7 +49,7 @@ def lock(file: IO[Any], path: PathLike) -> None:
 
 
 def is_there(file: IO[Any], path: PathLike) -> bool:
-    """Whether an open file is still the one at `path`: a lock on a removed file excludes nobody.
+    """Whether an open file is still the one at `path`: a lock on a removed file has no effect.
 
     >>> path = getfixture("tmp_path") / "lock"
     >>> with path.open("w") as file:
@@ -67,7 +67,7 @@ def is_there(file: IO[Any], path: PathLike) -> bool:
 
 
 class FolderLock:
-    """The lock of a folder, held."""
+    """A held lock of a folder."""
 
     def __init__(self, folder: Path, file: IO[Any]) -> None:
         self.folder = folder
@@ -75,16 +75,17 @@ class FolderLock:
 
     @property
     def is_inherited(self) -> bool:
-        """Whether this process was forked from the one that locked the folder, or the lock is given back."""
+        """Whether this process was forked from the one that locked the folder, or the lock was released."""
         return self._file.closed
 
     @property
     def is_held(self) -> bool:
-        """False where the lock's file was removed, or `is_inherited`."""
+        """Whether the lock is still held: False if the lock's file was removed, or if `is_inherited`."""
         return is_there(self._file, self.folder / "lock")
 
     def check(self) -> None:
-        """Before what was written is made visible: another process may have locked the folder as well."""
+        """Raise an error if the lock was lost. Call this before making written data visible, because another
+        process may have locked the folder meanwhile."""
         if not self.is_held:
             raise LockedError(
                 f"the lock of {self.folder} was lost (somebody removed {self.folder / 'lock'}, or a forked "
@@ -95,7 +96,7 @@ class FolderLock:
 
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[FolderLock]:
-    """Hold the lock of a folder, which is made if it is not there.
+    """Hold the lock of a folder, which is created if it does not exist.
 
     >>> with folder_lock(getfixture("tmp_path") / "idx") as held:
     ...     held.is_held
@@ -117,7 +118,7 @@ def _lock(file: IO[Any]) -> None:
     if os.name == "nt":  # pragma: no cover
         import msvcrt
 
-        # Windows locks bytes, and against reading too: the first one, which every process can agree on
+        # Windows locks bytes, also for readers; all processes lock the first byte
         file.seek(0)
         msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
     else:
@@ -129,7 +130,7 @@ def _lock(file: IO[Any]) -> None:
 def _close_inherited() -> None:
     for file in list(_OURS):
         with suppress(OSError):
-            getattr(file, "raw", file).close()  # not the buffer over it, which would write
+            getattr(file, "raw", file).close()  # not its buffer, which would be written
     _OURS.clear()
 
 

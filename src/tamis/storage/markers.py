@@ -1,9 +1,9 @@
-"""Folders that may be deleted: each holds a file that says so, with a checksum.
+"""Markers for folders that tamis may delete: each contains a file that says so, with a checksum.
 
-A name proves nothing: `segments/speaker1` may be somebody's recordings. So a folder that no manifest names
-yet, or soon no longer, has a marker. It contains the name of the folder, so that a copy under another name
-does not count. A folder without a marker is never removed, nor is a file with a foreign name in a marked
-folder.
+The name of a folder is not enough: `segments/speaker1` may be a user's recordings. So a folder that is not
+yet in a manifest, or will soon be removed from it, has a marker. The marker contains the name of the folder,
+so that a copy under another name does not count. A folder without a marker is never removed, and neither is a
+file with an unknown name in a marked folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LARGEST = 1 << 16  # bytes
 
 
 def mark(folder: Path, *names: str) -> None:
-    """Mark a folder as written by tamis, under its own name and the other `names` that it will have.
+    """Mark a folder as written by tamis, for the names that it has and will have (default: its current name).
 
     >>> folder = getfixture("tmp_path") / "part"
     >>> folder.mkdir()
@@ -34,16 +34,16 @@ def mark(folder: Path, *names: str) -> None:
     (True, False)
     """
     body = json.dumps({"tamis": "removes this folder when it is not needed", "names": names or [folder.name]})
-    # not by a rename: half a marker is none, and then the folder stays
+    # no rename needed: an incomplete marker does not count, and then the folder is kept
     with (folder / MARKER).open("w", encoding="utf-8", newline="\n") as file:
         file.write(f"{xxhash.xxh3_128_hexdigest(body.encode())}\n{body}\n")
         file.flush()
         os.fsync(file.fileno())
-    sync_folder(folder)  # so that no power cut leaves what comes into it without the marker
+    sync_folder(folder)  # so that after a power cut no files are in the folder without the marker
 
 
 def is_marked(folder: Path) -> bool:
-    """Whether a folder has a whole marker that was written for its name."""
+    """Whether a folder has a complete marker for its name."""
     path = folder / MARKER
     try:
         if folder.is_symlink() or path.is_symlink() or path.stat().st_size > _LARGEST:
@@ -58,7 +58,7 @@ def is_marked(folder: Path) -> bool:
 
 
 def unmark(folder: Path) -> None:
-    """Remove the marker of a folder: from now on a manifest names it.
+    """Remove the marker of a folder, once it is in a manifest.
 
     >>> mark(getfixture("tmp_path"))
     >>> unmark(getfixture("tmp_path"))
@@ -71,9 +71,9 @@ def unmark(folder: Path) -> None:
 
 
 def remove_marked(folder: Path, is_ours: Callable[[str], bool], *, empty_too: bool = False) -> None:
-    """Remove a marked folder's files whose names are ours, and the folder if nothing is left in it;
-    `empty_too` one without a marker that holds nothing, for who knows its name. What cannot be removed, such
-    as what a reader on Windows holds open, stays for the next time."""
+    """Remove the files of a marked folder whose names are ours, and the folder if it is then empty. With
+    `empty_too`, an empty folder without a marker is removed too, if its name is known to be ours. What cannot
+    be removed, for example because a reader on Windows has it open, stays until the next time."""
     if is_marked(folder):
         for path in list(files_of(folder)):
             if path.name != MARKER and is_ours(path.name):
@@ -83,13 +83,13 @@ def remove_marked(folder: Path, is_ours: Callable[[str], bool], *, empty_too: bo
         return
     if is_empty(folder):
         with suppress(OSError):
-            sync_folder(folder)  # or a power cut could leave the files without the marker
+            sync_folder(folder)  # otherwise a power cut could leave the files without the marker
             (folder / MARKER).unlink(missing_ok=True)
             folder.rmdir()
 
 
 def is_empty(folder: Path) -> bool:
-    """Whether a folder holds nothing but perhaps a marker, or half of one: as it is just after it was made.
+    """Whether a folder contains nothing except possibly a marker, complete or not: its state after creation.
 
     >>> is_empty(getfixture("tmp_path"))
     True
@@ -100,7 +100,7 @@ def is_empty(folder: Path) -> bool:
 
 
 def files_of(folder: Path) -> Iterator[Path]:
-    """The plain files of a folder: no links, nor folders."""
+    """The plain files of a folder, without links and folders."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_file(follow_symlinks=False):

@@ -1,10 +1,11 @@
-"""Scores that a model has given before, in an SQLite file that any number of processes may share.
+"""A cache of a model's scores, in an SQLite file that any number of processes can share.
 
 A score depends on the model, the template with its budgets, the precision, the query and the texts, and a key
-is a digest of all of these: a changed document is another key, and never an old score. Keys of one query
-begin alike, so that its scores lie together in the file: a put is five times as fast as with random keys.
+is a digest of all of these: a changed document has another key, and never gets an old score. Keys of one
+query have a common prefix, so that its scores are together in the file: this makes `put` five times as fast
+as with random keys.
 
-A cache is only a cache: a row that was damaged on the disk is a score that is missing.
+A row that was damaged on the disk counts as a missing score.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from tamis.base.errors import CorruptError, InputError, LockedError, StorageErro
 
 TIMEOUT = 60.0  # seconds to wait for other processes, each of which writes for milliseconds
 KEY_BYTES = 16
-_HEAD_BYTES = 4  # of a key that depend on the query alone
+_HEAD_BYTES = 4  # first bytes of a key, which depend only on the query
 
-_APPLICATION = 0x74616D69  # "tami": how SQLite's header says whose the file is
+_APPLICATION = 0x74616D69  # "tami": identifies files of tamis in SQLite's header
 _FORMAT = 1
-_AT_ONCE = 500  # keys a statement; SQLite allows 999 everywhere
+_AT_ONCE = 500  # keys per statement; every SQLite allows 999
 _CREATE = """
 CREATE TABLE IF NOT EXISTS scores (
     number INTEGER PRIMARY KEY,  -- grows by one a row: the smallest are the oldest
     key BLOB NOT NULL UNIQUE,
     score BLOB NOT NULL          -- four bytes of it, four of a checksum
 )"""
-# Not OR IGNORE: what is there may be damaged.
+# Not OR IGNORE: the existing row may be damaged.
 _PUT = "INSERT INTO scores (key, score) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET score = excluded.score"
 _EVICT = "DELETE FROM scores WHERE number <= (SELECT max(number) FROM scores) - ?"
 
@@ -48,21 +49,21 @@ _EVICT = "DELETE FROM scores WHERE number <= (SELECT max(number) FROM scores) - 
 
 
 def prefix(model: str, template: str, precision: str) -> bytes:
-    """What the keys of a stage have in common: the model's fingerprint, the template with its budgets, the
+    """The common part of a stage's keys: the model's fingerprint, the template with its budgets, the
     precision.
 
     >>> prefix("a1", "mono", "int8") == prefix("a1m", "ono", "int8")
     False
     """
-    # each with its length: no separator is safe from being part of a name
+    # each with its length: any separator could be part of a name
     return b"".join(
         len(part).to_bytes(8, "little") + part for part in map(_bytes, (model, template, precision))
     )
 
 
 def pair_key(prefix: bytes, query: str, *texts: str | bytes) -> bytes:
-    """The key of one input: a query with one text (mono), or with two in their order (duo). A text may also
-    be given as bytes, such as those of its token ids; this is another key.
+    """The key of one input: a query with one text (mono), or with two texts in order (duo). A text can also
+    be bytes, for example those of its token ids; this gives another key.
 
     >>> stage = prefix("a1", "duo", "int8")
     >>> pair_key(stage, "q", "one", "two") == pair_key(stage, "q", "two", "one")
@@ -74,8 +75,8 @@ def pair_key(prefix: bytes, query: str, *texts: str | bytes) -> bytes:
 def pair_keys(
     prefix: bytes, query: str, texts: Sequence[str | bytes], which: Array | None = None
 ) -> list[bytes]:
-    """The keys of many inputs with one query: of each text, or, where `which` has a row an input, of the
-    texts with these numbers. Each text is read once, in however many pairs it is.
+    """The keys of many inputs with one query: one per text, or, with `which`, one per row of it, for the
+    texts with these indices. Each text is hashed only once, even if it is in many pairs.
 
     >>> stage = prefix("a1", "duo", "int8")
     >>> keys = pair_keys(stage, "q", ["one", "two"], np.array([[0, 1], [1, 0]]))
@@ -83,7 +84,8 @@ def pair_keys(
     True
     """
     head: bytes = xxhash.xxh3_128_digest(len(prefix).to_bytes(8, "little") + prefix + _bytes(query))
-    # digests have one length, so these cannot run into one another; the seed tells bytes from text
+    # digests have a fixed length, so concatenating them is unambiguous; the seed distinguishes bytes from
+    # text
     digests = [xxhash.xxh3_128_digest(_bytes(text), isinstance(text, bytes)) for text in texts]
     rows = digests if which is None else [b"".join(digests[n] for n in row) for row in which.tolist()]
     first, rest = head[:_HEAD_BYTES], KEY_BYTES - _HEAD_BYTES
@@ -91,7 +93,7 @@ def pair_keys(
 
 
 def _bytes(text: str | bytes) -> bytes:
-    # a text may hold half a surrogate pair, which is no reason to fail
+    # a text may contain half a surrogate pair, which is not an error here
     return text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
 
 
@@ -100,10 +102,10 @@ def _bytes(text: str | bytes) -> bytes:
 
 
 class ScoreCache:
-    """Scores by key, in single precision as models give them; safe for several processes and threads.
+    """Scores by key, in the single precision of models; safe for several processes and threads.
 
-    With `limit`, no more than so many are kept, and the first added are the first to go. A cache that other
-    processes keep locked for longer than `timeout` seconds is a `LockedError`.
+    With `limit`, at most `limit` scores are stored, and the oldest are removed first. If other processes keep
+    the cache locked for longer than `timeout` seconds, a `LockedError` is raised.
 
     >>> cache = ScoreCache(getfixture("tmp_path") / "scores.db")
     >>> keys = pair_keys(prefix("a1", "mono", "int8"), "q", ["one", "two"])
@@ -122,7 +124,7 @@ class ScoreCache:
             _open_caches.add(self)
 
     def get(self, keys: Sequence[bytes]) -> Array:
-        """The score of each key; NaN where there is none."""
+        """The score of each key; NaN for unknown keys."""
         found: dict[bytes, bytes] = {}
         with self._using() as connection:
             for start in range(0, len(keys), _AT_ONCE):
@@ -135,7 +137,7 @@ class ScoreCache:
         return np.frombuffer(b"".join(_opened(key, found.get(key), missing) for key in keys), "<f4").copy()
 
     def put(self, keys: Sequence[bytes], scores: Array) -> None:
-        """Remember scores; one that is not a number is not remembered."""
+        """Store scores; NaN is not stored."""
         if len(keys) != len(scores):
             raise TamisError(f"{len(keys)} keys with {len(scores)} scores", remedy="give one score a key")
         single = scores.astype("<f4")
@@ -145,7 +147,7 @@ class ScoreCache:
             for n in np.flatnonzero(~np.isnan(single)).tolist()
         ]
         with self._using() as connection:
-            connection.execute("BEGIN IMMEDIATE")  # waits its turn; a later upgrade from reading would not
+            connection.execute("BEGIN IMMEDIATE")  # waits for the lock; an upgrade from reading would not
             try:
                 connection.executemany(_PUT, rows)
                 if self.limit is not None:
@@ -162,7 +164,7 @@ class ScoreCache:
         return int(number)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._using() as connection:
             connection.close()
 
@@ -185,8 +187,7 @@ _of_parent: list[sqlite3.Connection | None] = []
 
 
 def _after_fork() -> None:
-    """SQLite's connections do not survive a fork: a child must neither use nor even close those of its
-    parent."""
+    """SQLite's connections do not survive a fork: a child must neither use nor close those of its parent."""
     for cache in _open_caches:
         _of_parent.append(cache._connection)
         cache._lock, cache._connection = threading.Lock(), None
@@ -197,8 +198,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def cached(cache: ScoreCache, keys: Sequence[bytes], score: Callable[[Array], Array]) -> Array:
-    """The scores of all keys: those in the cache, and for the others `score(numbers of these)`, which go into
-    it.
+    """The scores of all keys. `score` computes those that are not in the cache, from their indices, and they
+    are stored.
 
     >>> cache, keys = ScoreCache(getfixture("tmp_path") / "scores.db"), [bytes(16), bytes(15) + b"1"]
     >>> cache.put(keys[:1], np.array([2.5]))
@@ -217,7 +218,7 @@ def cached(cache: ScoreCache, keys: Sequence[bytes], score: Callable[[Array], Ar
 def cached_rows(
     cache: ScoreCache, keys: Sequence[bytes], score: Callable[[Array], Array], width: int
 ) -> Array:
-    """The same where each key has `width` scores, of which the cache has all or must be given all.
+    """The same for `width` scores per key; if one of them is missing, all are computed again.
 
     >>> cache, keys = ScoreCache(getfixture("tmp_path") / "scores.db"), [bytes(16), bytes(15) + b"1"]
     >>> cached_rows(cache, keys[:1], lambda missing: np.array([[2.5, 3.5]]), 2).tolist()
@@ -236,7 +237,7 @@ def cached_rows(
 
 
 def _place_key(key: bytes, place: int) -> bytes:
-    head = key[:_HEAD_BYTES]  # so that they, too, lie beside the query's others
+    head = key[:_HEAD_BYTES]  # so that they are stored near the query's other scores
     return head + bytes(xxhash.xxh3_128_digest(key + place.to_bytes(8, "little")))[: KEY_BYTES - _HEAD_BYTES]
 
 
@@ -245,8 +246,8 @@ def _place_key(key: bytes, place: int) -> bytes:
 
 
 def _sealed(key: bytes, score: bytes) -> bytes:
-    """The score's bytes, not a number: SQLite forgets the sign of -0.0. The checksum is ours because SQLite
-    has none, and ties the score to its key."""
+    """The score as bytes, not as a number, because SQLite drops the sign of -0.0, with a checksum of key and
+    score, because SQLite has no checksums."""
     return score + bytes(xxhash.xxh32_digest(key + score))
 
 
@@ -277,13 +278,13 @@ def _set_up(connection: sqlite3.Connection, path: Path, deadline: float) -> None
     if application == _APPLICATION and version != _FORMAT:
         problem = f"has cache format {version}, and this tamis reads {_FORMAT}"
         raise InputError(problem, remedy="give another file name, or delete it", path=path)
-    # Readers and a writer do not wait for one another. SQLite does not wait by itself when two processes ask
-    # for this mode at once.
+    # In this mode readers and a writer do not wait for each other. SQLite does not wait by itself when two
+    # processes request the mode at once.
     while not _write_ahead(connection):
         if time.monotonic() > deadline:
             raise _locked(path)
         time.sleep(0.01)
-    connection.execute("PRAGMA synchronous = NORMAL")  # a power cut may cost the last scores, not the file
+    connection.execute("PRAGMA synchronous = NORMAL")  # a power cut can lose the last scores, not the file
     if application != _APPLICATION:
         connection.execute("BEGIN IMMEDIATE")
         connection.execute(_CREATE)
@@ -308,7 +309,7 @@ def _explained(path: Path) -> Iterator[None]:
         yield
     except sqlite3.ProgrammingError as error:
         raise TamisError(f"the cache {path} is closed", remedy="open it again") from error
-    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter in the names of a damaged schema
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # UnicodeDecodeError: names in a damaged schema
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             raise _locked(path) from error

@@ -1,6 +1,6 @@
-"""From text to terms: an analyzer splits a text into tokens and passes each through a chain of filters.
+"""Converts texts to terms: an analyzer splits a text into tokens and passes each through a chain of filters.
 
-What happens to a token depends on that token alone, so that an index can analyse each distinct one once.
+The term of a token depends only on that token, so that an index can analyse each distinct token once.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _STOP_WORDS = """
 ENGLISH_STOP_WORDS = frozenset(_STOP_WORDS.split())
 """The 33 words that Lucene's EnglishAnalyzer drops."""
 
-_MOST_KNOWN = 1 << 17  # tokens that an analyzer remembers the terms of
+_MOST_KNOWN = 1 << 17  # maximum number of tokens whose terms an analyzer caches
 
 
 @dataclass(frozen=True, slots=True)
 class Analyzer:
-    """A way to split a text, and the filters for each of its tokens; `get_analyzer` has those with a name.
+    """A function that splits a text, and the filters for its tokens; `get_analyzer` returns the named ones.
 
     >>> own = Analyzer("own", str.split, (lower_case, stop_words({"the"}), lambda token: token[:4]))
     >>> own.tokens("The tamis sieves the flour")
@@ -40,7 +40,7 @@ class Analyzer:
     _known: dict[str, str | None] = field(default_factory=dict, repr=False, compare=False)
 
     def term(self, surface: str) -> str | None:
-        """What a token of `split` becomes; None if nothing is left of it."""
+        """The term of a token of `split`; None if a filter drops the token."""
         term: str | None = surface
         for each in self.filters:
             if not term:
@@ -78,7 +78,7 @@ def lower_case(token: str) -> str:
 
 
 def english_possessive(token: str) -> str:
-    """Without a final 's.
+    """The token without a final 's.
 
     >>> english_possessive("O'Neil’s")
     "O'Neil"
@@ -87,7 +87,7 @@ def english_possessive(token: str) -> str:
 
 
 def stop_words(words: Collection[str]) -> Filter:
-    """A filter that drops the words.
+    """A filter that drops these words.
 
     >>> stop_words({"the", "of"})("the") is None
     True
@@ -129,7 +129,8 @@ _BUILT_IN = {
 
 @cache
 def _snowball_names() -> dict[str, str]:
-    """Analyzer name -> Snowball algorithm; its two for English have a prefix, for "english" is Lucene's."""
+    """Analyzer name -> Snowball algorithm. The two for English have a prefix, because "english" is
+    Lucene's."""
     import Stemmer
 
     algorithms: list[str] = Stemmer.algorithms()
@@ -138,7 +139,7 @@ def _snowball_names() -> dict[str, str]:
 
 
 def analyzer_names() -> list[str]:
-    """The names that `get_analyzer` knows.
+    """The names of the analyzers of `get_analyzer`.
 
     >>> analyzer_names()[:4], "french" in analyzer_names()
     (['english', 'plain', 'whitespace', 'keyword'], True)
@@ -147,10 +148,10 @@ def analyzer_names() -> list[str]:
 
 
 def get_analyzer(name: str) -> Analyzer:
-    """The analyzer with this name. "english" gives the terms of Lucene's EnglishAnalyzer; "plain" words in
-    lower case; "whitespace" splits at white space; "keyword" the whole text as one term; "french", "german"
-    and so on words in lower case, stemmed by Snowball; "snowball-english", or "porter2", the same for
-    English.
+    """The analyzer with this name. "english" returns the terms of Lucene's EnglishAnalyzer; "plain" returns
+    words in lower case; "whitespace" splits at white space; "keyword" returns the whole text as one term;
+    "french", "german" and so on return words in lower case, stemmed by Snowball; "snowball-english" or
+    "porter2" does the same for English.
 
     >>> get_analyzer("english").tokens("The cook's sieves are running")
     ['cook', 'siev', 'run']

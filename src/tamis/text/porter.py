@@ -1,8 +1,8 @@
-"""The Porter stemmer as Lucene has it.
+"""The Porter stemmer, as implemented in Lucene.
 
-M. F. Porter, "An algorithm for suffix stripping", Program 14(3), 1980, with the departures of his own later
+M. F. Porter, "An algorithm for suffix stripping", Program 14(3), 1980, with the changes of Porter's own later
 programs, which Lucene follows: `bli` becomes `ble` (in the paper `abli`, `able`), `logi` becomes `log`, and
-words of one or two letters are left alone. The measure m of a stem is the number of times that vowels are
+words of one or two letters are not changed. The measure m of a stem is the number of times that vowels are
 followed by consonants in it.
 """
 
@@ -15,8 +15,8 @@ Rules = Mapping[str, Sequence[tuple[str, str]]]
 
 class _Letters(dict[int, str]):
     def __missing__(self, point: int) -> str:
-        # What is no vowel counts as a consonant, digits and the letters of other scripts too; Lucene goes by
-        # UTF-16 units, so a character beyond U+FFFF is two of them.
+        # Every character that is not a vowel counts as a consonant, including digits and letters of other
+        # scripts. Lucene counts UTF-16 units, so a character beyond U+FFFF is two consonants.
         return "c" if point <= 0xFFFF else "cc"
 
 
@@ -49,7 +49,7 @@ def _ends_in_cvc(stem: str) -> bool:
 
 
 def _by_last_but_one(rules: str) -> Rules:
-    """Rules, filed under the last letter but one of their suffixes, as the paper advises."""
+    """Rules by the second to last letter of their suffixes, as the paper recommends."""
     filed: dict[str, list[tuple[str, str]]] = {}
     for rule in rules.split():
         suffix, _, replacement = rule.partition(">")
@@ -67,7 +67,7 @@ _STEP_4 = _by_last_but_one(
     "al> ance> ence> er> ic> able> ible> ant> ement> ment> ent> ion> ou> ism> ate> iti> ous> ive> ize>"
 )
 
-# with which a word must end for any step to change it: plurals, -ed and -ing, y, the suffixes above, e and ll
+# only words that end in these can change: plurals, -ed and -ing, y, the suffixes above, e and ll
 _LAST_LETTERS = frozenset("sdgyel") | {
     suffix[-1] for step in (_STEP_2, _STEP_3, _STEP_4) for rules in step.values() for suffix, _ in rules
 }
@@ -123,7 +123,8 @@ def _past_and_progressive(word: str) -> str:
 
 
 def _replace_suffix(word: str, rules: Rules, more_than: int) -> str:
-    """Steps 2 to 4: apply the first rule with a suffix of the word, if m of the rest is large enough."""
+    """Steps 2 to 4: apply the first rule whose suffix the word has, if the measure m of the rest is large
+    enough."""
     for suffix, replacement in rules.get(word[-2:-1], ()):
         if word.endswith(suffix):
             stem = word[: -len(suffix)]

@@ -1,15 +1,15 @@
-"""Splitting a long text into passages that a model can read: sentences, windows of words or tokens, even
-chunks.
+"""Splits a long text into passages that a model can read: sentences, windows of words or tokens, even chunks.
 
-A passage is a pair of offsets and not a copy: characters start..stop of the text, `Document.text` for a
-document (without the title), so that the passage behind a score can be shown in its context.
+A passage is a pair of offsets, not a copy: characters start..stop of the text, `Document.text` for a document
+(without the title), so that the passage of a score can be displayed in its context.
 
     sentences       Birch                  split by nupunkt, and at blank lines
     word windows    FirstP, MaxP, ...      150 words, a new one every 75
     token windows   PARADE                 225 tokens, a new one every 200
-    even chunks     CEDR                   as few as fit the model, of the same length but for one token
+    even chunks     CEDR                   as few as fit the model; their lengths differ by at most one token
 
-Words are what `str.split` gives. A window that reaches the end of the text is the last, and may be shorter.
+Words are those of `str.split`. The first window that reaches the end of the text is the last, and can be
+shorter.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 Keep = Literal["first", "sampled"]
 
 _WORD = re.compile(r"\S+")
-# A blank line ends a sentence: headings have no full stop. So does a full stop of the scripts that put no
-# space after it, which nupunkt does not know.
+# A blank line ends a sentence, because headings have no full stop. So does the full stop of scripts without
+# spaces after it, which nupunkt does not support.
 _BREAK = re.compile(r"\n[^\S\n]*\n\s*|[。！？]+[」』”’）]*")
 _LONG_WORD = re.compile(r"\S{80,}")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_PIECE = 1 << 16  # characters of a long text that are tokenised at a time
+_PIECE = 1 << 16  # a long text is tokenised in pieces of this many characters
 
 
 class Passage(NamedTuple):
@@ -59,7 +59,8 @@ def sentences(text: str) -> list[Passage]:
     >>> [text[start:stop] for start, stop in sentences(text)]
     ['Dr. Lee left at 5 p.m. on Monday.', 'Why?']
     """
-    # "!?!?..." of a million characters takes the splitter over ten minutes; no sentence ends within a word
+    # the splitter takes over ten minutes for "!?!?..." of a million characters; no sentence ends within a
+    # word
     plain = _LONG_WORD.sub(lambda word: "x" * len(word[0]), text)
     found = []
     splitter = _splitter()
@@ -72,7 +73,7 @@ def sentences(text: str) -> list[Passage]:
 
 @cache
 def _splitter() -> PunktSentenceTokenizer:
-    # imported here, so that searches without sentences need not wait for it
+    # imported here, so that searches without sentences do not wait for it
     from nupunkt import load
 
     return load("default")
@@ -90,7 +91,7 @@ def trimmed(text: str, start: int, stop: int) -> Passage:
 
 
 def words(text: str, most: int | None = None) -> list[Passage]:
-    """The words of a text, or the first of them.
+    """The words of a text, or the first `most` of them.
 
     >>> words(" a  sieve ")
     [Passage(start=1, stop=2), Passage(start=4, stop=9)]
@@ -100,7 +101,7 @@ def words(text: str, most: int | None = None) -> list[Passage]:
 
 def windows(count: int, window: int, stride: int) -> list[tuple[int, int]]:
     """Start and stop of the windows over `count` units, each `window` long and `stride` after the previous
-    one; the first that reaches the end is the last. Zero units have no window.
+    one; the first that reaches the end is the last. Without units there are no windows.
 
     >>> windows(10, window=4, stride=3)
     [(0, 4), (3, 7), (6, 10)]
@@ -108,14 +109,14 @@ def windows(count: int, window: int, stride: int) -> list[tuple[int, int]]:
     ([(0, 4), (3, 7), (6, 8)], [(0, 3)])
     """
     check_windows(window, stride)
-    last = max(0, -(-(count - window) // stride))  # the first to reach the end
+    last = max(0, -(-(count - window) // stride))  # the first that reaches the end
     starts = range(0, (last + 1) * stride, stride) if count else ()
     return [(start, min(start + window, count)) for start in starts]
 
 
 def word_windows(text: str, window: int = 150, stride: int = 75, most: int | None = None) -> list[Passage]:
     """Windows of words (Dai & Callan 2019), from the first letter of the first word to the last letter of the
-    last. For long texts `most` saves the time for windows that are not needed.
+    last. For long texts, `most` avoids computing windows that are not needed.
 
     >>> text = "one two three four five"
     >>> [text[start:stop] for start, stop in word_windows(text, window=3, stride=2)]
@@ -133,7 +134,7 @@ def sentence_windows(text: str, window: int = 1, stride: int = 1) -> list[Passag
 
 
 def joined(units: Sequence[Passage], window: int, stride: int) -> list[Passage]:
-    """Windows over passages that follow one another."""
+    """Windows over consecutive passages."""
     return [
         Passage(units[first].start, units[after - 1].stop)
         for first, after in windows(len(units), window, stride)
@@ -141,7 +142,7 @@ def joined(units: Sequence[Passage], window: int, stride: int) -> list[Passage]:
 
 
 def even_chunks(count: int, longest: int) -> list[tuple[int, int]]:
-    """Start and stop of as few chunks of at most `longest` units as there can be, as even as possible
+    """Start and stop of as few chunks of at most `longest` units as possible, of almost equal length
     (MacAvaney et al. 2019, CEDR); the longer ones come first.
 
     >>> even_chunks(10, longest=4)
@@ -156,7 +157,7 @@ def even_chunks(count: int, longest: int) -> list[tuple[int, int]]:
 
 
 def check_windows(window: int, stride: int) -> None:
-    """Refuse windows that are empty, or that leave something out between them."""
+    """Raise an error for empty windows, and for windows with gaps between them."""
     if window < 1 or not 1 <= stride <= window:
         raise InputError(
             f"windows of {window} with a stride of {stride}",
@@ -164,15 +165,15 @@ def check_windows(window: int, stride: int) -> None:
         )
 
 
-# -- at most so many
+# -- limiting the passages
 # ------------------------------------------------------------------------------------------------------------
 
 
 def kept(count: int, most: int | None, keep: Keep = "first", *, seed: int = 0, document: str = "") -> Array:
-    """The numbers of the passages of a document that are read: all, or at most `most`.
+    """The indices of the passages of a document that are read: all, or at most `most`.
 
-    `first` keeps the first ones; `sampled` the first, the last and a random choice of the rest, which depends
-    on the seed and the document's id, and so on no other document.
+    `first` keeps the first ones; `sampled` keeps the first, the last and a random sample of the rest, which
+    depends only on the seed and the document's id.
 
     >>> kept(5, 3).tolist()
     [0, 1, 2]
@@ -191,19 +192,19 @@ def kept(count: int, most: int | None, keep: Keep = "first", *, seed: int = 0, d
 
 
 def check_kept(most: int | None, keep: str) -> None:
-    """Refuse a number of passages or a rule that makes no sense."""
+    """Raise an error for an invalid number of passages or an invalid rule."""
     if most is not None and most < 1:
         raise InputError(f"at most {most} passages", remedy="use a whole number of at least 1, or none")
     if keep not in get_args(Keep):
         raise InputError(f"keep={keep} is not a valid rule", remedy=f"use {' or '.join(get_args(Keep))}")
 
 
-# -- tokens and their places
+# -- tokens and their positions
 # ------------------------------------------------------------------------------------------------------------
 
 
 class TokenPlaces(NamedTuple):
-    """Tokens of a text and the characters of each."""
+    """The tokens of a text and the characters of each token."""
 
     ids: Array  # int32[n]
     starts: Array  # int64[n]
@@ -211,15 +212,16 @@ class TokenPlaces(NamedTuple):
 
 
 class LocatesTokens(Protocol):
-    """A tokenizer, as far as it is needed here; `tamis.models.tokenizer.Tokenizer` is one."""
+    """The part of a tokenizer that is needed here; `tamis.models.tokenizer.Tokenizer` is one."""
 
     def places(self, text: str) -> tuple[Sequence[int], Sequence[tuple[int, int]]]: ...
 
 
 def token_places(text: str, tokenizer: LocatesTokens, most: int | None = None) -> TokenPlaces:
-    """The tokens of a text, or at most so many, with their places. `Tokenizer.encode` is faster, and of a
-    very long text gives the first alone; here it is read in pieces, cut at white space if there is any."""
-    # one for one: the text after half a surrogate pair must keep its offsets
+    """The tokens of a text, or the first `most` of them, with their positions. `Tokenizer.encode` is faster,
+    and returns only the first tokens of a very long text; this function reads it in pieces, split at white
+    space if there is any."""
+    # one character for one: the text after half a surrogate pair must keep its offsets
     plain = _SURROGATE.sub("\ufffd", text)
     ids: list[Array] = [np.zeros(0, np.int32)]
     places: list[Array] = [np.zeros((0, 2), np.int64)]
@@ -245,12 +247,12 @@ def _piece_ends(text: str) -> list[int]:
 
 
 def cut_at_tokens(passage: Passage, starts: Sequence[int], size: int) -> list[Passage]:
-    """A passage cut before every `size`-th of its tokens, which begin at the characters `starts` of the text.
+    """Split a passage before every `size`-th token; the tokens start at the characters `starts` of the text.
 
     >>> cut_at_tokens(Passage(3, 20), [3, 5, 9, 12, 17], 2)
     [Passage(start=3, stop=9), Passage(start=9, stop=17), Passage(start=17, stop=20)]
     """
     inside = starts[bisect_right(starts, passage.start) : bisect_right(starts, passage.stop - 1)]
-    # several tokens may share one character, which cannot be split
+    # several tokens can share one character, which cannot be split
     cuts = dict.fromkeys([passage.start, *inside[size - 1 :: size], passage.stop])
     return [Passage(start, stop) for start, stop in pairwise(cuts)]

@@ -3,12 +3,12 @@
     title              the topic's few keywords
     desc               a sentence
     narr               a paragraph: what is relevant, and what is not
-    title+desc         several of them, one after the other
+    title+desc         several of them, concatenated
     desc-keywords      without punctuation and stop words; also title-keywords and narr-keywords
     narr-noneg         without the sentences that say what is not relevant
 
-Dai & Callan 2019 compare them: a model that reads sentences gains from the description and loses if its stop
-words are dropped; for a bag of words it is the opposite.
+Dai & Callan 2019 compare them: a model that reads sentences is better with the description, and worse if stop
+words are removed from it; for a bag-of-words model it is the opposite.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def narrative(fields: Mapping[str, str]) -> str:
 
 
 def keywords(text: str) -> str:
-    """A text without punctuation and stop words; the words stay as they are written.
+    """A text without punctuation and stop words; the remaining words are not changed.
 
     >>> keywords("What are the effects of U.S. aid, if any, on al-Qaeda's growth?")
     "effects U.S aid al-Qaeda's growth"
@@ -106,7 +106,7 @@ def without_negation(text: str) -> str:
 
 
 def represented(fields: Mapping[str, str], field: TopicField) -> str:
-    """A topic as one of the queries that can be made of it.
+    """The query that represents a topic in the form `field`.
 
     >>> topic = {"title": "bear attacks", "desc": "How frequent are they?"}
     >>> represented(topic, "title+desc"), represented(topic, "desc-keywords")

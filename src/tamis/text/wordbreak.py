@@ -1,11 +1,11 @@
-"""Words as Lucene's StandardTokenizer finds them: Unicode's word boundaries (UAX #29) with its additions.
+"""The words of Lucene's StandardTokenizer: Unicode's word boundaries (UAX #29) with Lucene's additions.
 
 The additions: a Han or Hiragana character is one token, a run of Thai, Lao, Khmer or Burmese is one token, an
 emoji sequence is one token, and text without a letter, digit, ideograph or emoji is not a token. Rule numbers
 below (WB4, WB7a, ...) are those of https://www.unicode.org/reports/tr29/.
 
 All the rules are in `_general`, a pattern over the classes of the characters. Indexing spends much of its
-time here, so plain text, the usual case, takes one of two fast paths that give the same tokens.
+time here, so plain text, the usual case, is split by one of two fast paths, which return the same tokens.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_LENGTH = 255  # UTF-16 units: Lucene's default maximum token length
 
 
 def split(text: str) -> list[str]:
-    """The tokens of `text`, as they are written there.
+    """The tokens of `text`, unchanged.
 
     >>> split("O'Neil's 3.14 snake_case, C++ and e-mail: 東京タワー")
     ["O'Neil's", '3.14', 'snake_case', 'C', 'and', 'e', 'mail', '東', '京', 'タワー']
@@ -35,10 +35,11 @@ def split(text: str) -> list[str]:
 
 # ASCII ------------------------------------------------------------------------------------------------------
 #
-# Word characters stay, all others become spaces, and `str.split` does the rest: 1.6 times as fast as finding
-# all matches of a pattern. A separator between two letters (. ' :) or two digits (. ' , ;) stays as well
-# (WB6, WB7, WB11, WB12). To look at both neighbours of every character at once, the kinds of all characters
-# are put in one integer, a byte a character, in which a shift by 8 bits brings each neighbour into place.
+# Word characters are kept, all others become spaces, and `str.split` does the rest: this is 1.6 times as fast
+# as finding all matches of a pattern. A separator between two letters (. ' :) or two digits (. ' , ;) is kept
+# too (WB6, WB7, WB11, WB12). To test both neighbours of all characters at once, the kinds of all characters
+# are stored in one integer, one byte per character, so that a shift by 8 bits aligns each character with its
+# neighbour.
 
 _LETTER, _DIGIT = 0x40, 0x10
 _BETWEEN_LETTERS, _BETWEEN_DIGITS = _LETTER << 1, _DIGIT << 1
@@ -52,7 +53,8 @@ def _ascii_tables() -> tuple[bytes, bytes, bytes]:
     for byte in b"0123456789":
         kinds[byte], masked[byte] = _DIGIT, byte
     masked[ord("_")] = ord("_")
-    # Separators get the codes 1 to 5: with either bit of a joint set, they are no other character.
+    # Separators get the codes 1 to 5, so that with a bit of a joint set they differ from all other
+    # characters.
     for code, byte in enumerate(b".':,;", start=1):
         kinds[byte] |= _BETWEEN_LETTERS if byte in b".':" else 0
         kinds[byte] |= _BETWEEN_DIGITS if byte in b".',;" else 0
@@ -68,7 +70,7 @@ _ASCII_KINDS, _ASCII_MASKED, _ASCII_UNMASKED = _ascii_tables()
 def _split_ascii(text: str) -> list[str]:
     raw = text.encode("ascii")
     kinds = int.from_bytes(raw.translate(_ASCII_KINDS), "little")
-    # A letter between two digit separators gets the bit 0x40 here, which all letters have.
+    # A letter between two digit separators gets the bit 0x40 here, which every letter already has.
     joints = ((kinds << 8 & kinds >> 8) << 1) & kinds
     masked = int.from_bytes(raw.translate(_ASCII_MASKED), "little") | joints
     tokens = masked.to_bytes(len(raw), "little").translate(_ASCII_UNMASKED).decode("ascii").split()
@@ -82,12 +84,13 @@ def _split_ascii(text: str) -> list[str]:
 
 @cache
 def _plain() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """The patterns of a word of letters, digits and underscores, and of an `other` character that counts.
+    """The patterns of a word of letters, digits and underscores, and of an `other` character.
 
-    A word: the first character, a run of word characters, and, seldom, a separator that joins the next run.
-    Underscores alone are not a token; looking behind for an earlier one keeps a line of them from being tried
-    again from each of its characters. The loop stops at 255 rounds because no token is longer, and `re` keeps
-    a record for each round. Where an `other` character comes first, the match runs to the end of the text.
+    A word is a first character, a run of word characters, and, rarely, a separator that joins the next run.
+    Underscores alone are not a token; because of the lookbehind for a previous underscore, a line of them is
+    not tried again from each character. The loop stops at 255 rounds because no token is longer, and `re`
+    stores a record for each round. If an `other` character comes first, the match extends to the end of the
+    text.
     """
     sets: defaultdict[str, str] = defaultdict(str)
     for first, last, code in _spans():
@@ -96,8 +99,8 @@ def _plain() -> tuple[re.Pattern[str], re.Pattern[str]]:
     a, d, joiner = sets.pop("a"), sets.pop("d"), sets.pop("_")
     mid_letter, mid_digit, mid_both, quote = (sets.pop(code) for code in ":,.'")
     mid_a, mid_d = mid_letter + mid_both + quote, mid_digit + mid_both + quote
-    del sets[" "], sets["#"], sets['"']  # these count only beside an `other` character
-    # All beyond U+FFFF is `other`, because `re` looks such characters up range by range.
+    del sets[" "], sets["#"], sets['"']  # these matter only next to an `other` character
+    # All characters beyond U+FFFF are `other`, because `re` searches them range by range.
     other = "".join(sets.values()) + joiner.replace("\\u005f-\\u005f", "") + "\U00010000-\U0010ffff"
     word = (
         f"[{a}{d}_{other}](?:(?<![_{other}])|(?<=[{other}])(?s:.*)|(?<!__)_*[{a}{d}])[{a}{d}_]*"
@@ -108,11 +111,12 @@ def _plain() -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 
 def _split_unicode(text: str) -> list[str]:
-    """Plain words by the plain pattern; a stretch between two spaces that is not plain by the general one."""
+    """Split plain words by the plain pattern, and parts between two spaces that are not plain by the general
+    one."""
     plain, other = _plain()
     tokens: list[str] = []
     start = 0
-    for _ in range(4):  # where more is not plain, the general pattern is faster on the rest as a whole
+    for _ in range(4):  # with more parts that are not plain, the general pattern is faster for the whole rest
         found = plain.findall(text, start)
         if not found or not other.match(found[-1]):
             return tokens + found
@@ -130,7 +134,7 @@ def _split_unicode(text: str) -> list[str]:
 
 # Any text ---------------------------------------------------------------------------------------------------
 
-# The code of each kind of character in the pattern; a space is any other character.
+# The code of each kind of character in the pattern; a space stands for any other character.
 _CODES = {
     "ALETTER": "a",
     "HEBREW_LETTER": "h",
@@ -167,7 +171,7 @@ _token_start = re.compile("[adhkcsS_eEfrz#]")
 
 @cache
 def _spans() -> list[tuple[int, int, str]]:
-    """First, last and code of each range of characters, in order."""
+    """The first character, the last character and the code of each range of characters, in order."""
     spans = [(0, 0x1F, " ")] + [(ord(c), ord(c), code) for c, code in _SINGLE_CODES.items()]
     for name, ranges in RANGES.items():
         for span in ranges.split():
@@ -177,7 +181,7 @@ def _spans() -> list[tuple[int, int, str]]:
 
 
 class _Kinds(dict[int, str]):
-    """Code point -> code, filled as characters are met: a table for `str.translate`."""
+    """Code point -> code, for `str.translate`; filled when a character first occurs."""
 
     def __missing__(self, point: int) -> str:
         spans = _spans()
@@ -191,13 +195,13 @@ _kinds = _Kinds()
 
 @cache
 def _general() -> re.Pattern[str]:
-    """A token, in the codes of its characters.
+    """The pattern of a token, in the codes of its characters.
 
-    Longest match, as a scanner has it, comes out of ordered alternatives because the next character settles
+    The ordered alternatives find the longest match, as a scanner does, because the next character determines
     each choice. Loops stop at 255 rounds, as above.
     """
     # WB4: marks, format characters and joiners belong to the character before them. In an emoji sequence the
-    # two presentation selectors have a place of their own.
+    # two presentation selectors have their own position.
     mark, emoji_mark = "xSzfKtTvV", "xSzfKtT"
     x, ex = f"[{mark}]*+", f"[{emoji_mark}]*+"
     # WB5-WB12. A Hebrew letter also takes a single quote, or a double quote and a letter, after it (WB7a-c).
@@ -208,8 +212,9 @@ def _general() -> re.Pattern[str]:
     katakana = f"k[k{mark}]*+"  # WB13
     joiners = f"_[_{mark}]{{0,254}}+"  # WB13a, WB13b
     word = f"(?:{run}|{katakana}|{joiners}(?:{run}|{katakana}))(?:{joiners}(?:{run}|{katakana}|)){{0,255}}"
-    # Emoji sequences of UTS #51, linked by zero width joiners. A circled M and its like are letters as well:
-    # they begin an emoji sequence only if a plain emoji follows, for otherwise the word is at least as long.
+    # Emoji sequences of UTS #51, linked by zero width joiners. A circled M and similar characters are also
+    # letters: they begin an emoji sequence only if a plain emoji follows, because otherwise the word is at
+    # least as long.
     style = f"{ex}V?"
     link = "(?:(?<=z)|z++)"
     links = f"(?:{link}[eE]{style}|zf{ex}){{0,255}}"
@@ -235,7 +240,7 @@ def _split_general(text: str) -> list[str]:
 
 
 def _has_long_run(text: str, length: int) -> bool:
-    """Whether more than `length` characters occur without a space; cheaper than measuring tokens."""
+    """Whether the text has more than `length` characters without a space; faster than measuring tokens."""
     start = 0
     while len(text) - start > length:
         space = text.rfind(" ", start, start + length + 1)
@@ -250,9 +255,9 @@ def _utf16_length(text: str) -> int:
 
 
 def _chop(text: str, tokens: list[str]) -> list[str]:
-    """The tokens of a text that may hold words longer than the maximum.
+    """The tokens of a text that may contain words longer than the maximum.
 
-    Lucene reads at most 255 UTF-16 units from where a token starts, and takes the longest token in them.
+    Lucene reads at most 255 UTF-16 units from the start of a token, and takes the longest token in them.
     """
     longest = max(tokens, key=len, default="")
     if len(longest) <= MAX_LENGTH // 2 or max(map(_utf16_length, tokens)) <= MAX_LENGTH:
@@ -266,7 +271,7 @@ def _chop(text: str, tokens: list[str]) -> list[str]:
         if _utf16_length(text[position:end]) > MAX_LENGTH:
             units = text[position:end].encode("utf-16-le", "surrogatepass")[: 2 * MAX_LENGTH]
             end = position + len(units.decode("utf-16-le", "ignore"))
-        # Of a copy, because the pattern must not look behind the place where Lucene starts afresh.
+        # On a copy, because the pattern must not look behind the position where Lucene restarts.
         piece = _general().match(kinds[position:end])
         if piece:
             chopped.append(text[position : position + piece.end()])

@@ -1,4 +1,4 @@
-"""Birch-Passage, as PARADE compares with it (Li et al. 2020): one layer over the three best passages."""
+"""Birch-Passage, a baseline of PARADE (Li et al. 2020): one layer over the three best passages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Birch(DocumentArchitecture):
-    """The scores of the three best passages, by the encoder's own head as in mono."""
+    """Combines the scores of the three best passages; the encoder's own head scores them, as in mono."""
 
     name, stage = "birch", "parade"
 

@@ -1,12 +1,12 @@
-"""Exits of an encoder: after some layers a head of its own says how relevant a text is, so that not every
-text need go through all of them (cascade transformers, Soldaini & Moschitti 2020; DeeBERT, Xin et al. 2020).
+"""Early exits of an encoder: after some layers a separate head scores a text, so that not every text needs to
+go through all layers (cascade transformers, Soldaini & Moschitti 2020; DeeBERT, Xin et al. 2020).
 
-At each exit the best (1 - alpha) of a query's live candidates go on, or those of which it is not sure. An
-exit's head is the encoder's head once more, on the [CLS] of that layer and with weights of its own: of BERT,
-a pooler and a classifier. The last exit is after the last layer, and its head is the one that every
-checkpoint has. So a model with exits is an ordinary checkpoint: `mono`, transformers and whatever starts from
-a checkpoint read it as one without. The other heads lie beside it in model.safetensors, as
-`exits.4.dense.weight` for the exit after the fourth layer.
+At each exit the best (1 - alpha) of a query's live candidates continue, or those for which the exit is not
+certain. An exit's head has the same form as the encoder's head (for BERT, a pooler and a classifier), but
+weights of its own, and reads the [CLS] of that layer. The last exit is after the last layer, and its head is
+the one that every checkpoint has. So a model with exits is an ordinary checkpoint: `mono`, transformers and
+all that starts from a checkpoint can read it, and ignore the exits. The other heads are in the same
+model.safetensors, for example `exits.4.dense.weight` for the exit after the fourth layer.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from tamis.models.graph import Precision
     from tamis.models.names import Shape
 
-#: Heads to begin with: drawn at random, or copies of the start's own.
+#: The initial heads: drawn at random, or copies of the start's head.
 Heads = Literal["new", "trained"]
 
 
 class CascadeSettings(Settings):
-    """Where the exits are, and how many candidates leave at each when the dev run is ranked. The figures are
+    """Where the exits are, and how many candidates leave at each of them in the dev run. The defaults are
     those of Soldaini & Moschitti 2020, for 12 layers."""
 
-    first: Count = 4  # the layer after which the first exit is (lambda_0) ...
-    step: Count = 2  # ... and how many layers on the next ones are (lambda_1); after the last is one always
-    exits: tuple[Count, ...] = ()  # the layers of the exits before the last, in place of first and step
-    alpha: BelowOne = 0.3  # of the dev run: training reads every text as far as the exit that learns
-    heads: Heads = "new"  # drawn from the seed, the last the start's if it has one; trained: copies of that
+    first: Count = 4  # the layer of the first exit (lambda_0) ...
+    step: Count = 2  # ... and the layers from each exit to the next (lambda_1); the last layer always has one
+    exits: tuple[Count, ...] = ()  # the layers of the exits before the last; replaces first and step
+    alpha: BelowOne = 0.3  # of the dev run only: training reads every text up to the exit that it trains
+    heads: Heads = "new"  # new: random (the last: the start's, if any); trained: copies of the start's head
 
 
 class Cascade(Architecture):
@@ -56,7 +56,7 @@ class Cascade(Architecture):
     learning = "tamis.train.learning:ExitLearning"
 
     def layers(self, config: EncoderConfig) -> tuple[int, ...]:
-        """After which layers there is an exit."""
+        """The layers after which there is an exit."""
         if self.settings.exits:
             return (*self.settings.exits, config.layers)
         return exit_layers(config.layers, self.settings.first, self.settings.step)
@@ -91,8 +91,8 @@ class Cascade(Architecture):
         return ExitNetwork.of(checkpoint, self.layers(checkpoint.config))
 
     def graphs(self, checkpoint: Checkpoint, precision: Precision) -> Sequence[ModelProto]:
-        """A graph for each group of layers between two exits. No score depends on its batch, so that those at
-        the last exit are a plain model's to the last bit."""
+        """One graph for each group of layers between two exits. Scores do not depend on the batch, so that
+        the scores of the last exit are bit-identical to those of a plain model."""
         from tamis.models.checkpoint import overlaid
         from tamis.models.graph import build_part
 
@@ -119,8 +119,8 @@ class Cascade(Architecture):
 
 
 def exit_layers(layers: int, first: int = 4, step: int = 2) -> tuple[int, ...]:
-    """After which of so many layers there is an exit: the first (lambda_0), every `step` (lambda_1) from
-    there on, and the last.
+    """The layers with an exit in a model of `layers` layers: `first` (lambda_0), then every `step`
+    (lambda_1), and the last.
 
     >>> exit_layers(12), exit_layers(6, first=2, step=3)
     ((4, 6, 8, 10, 12), (2, 5, 6))
@@ -134,12 +134,12 @@ def exit_layers(layers: int, first: int = 4, step: int = 2) -> tuple[int, ...]:
 
 
 def kept(live: int, alpha: float) -> int:
-    """How many of so many candidates go on: (1 - alpha) of them to the nearest, a half up, and at least one.
+    """How many of `live` candidates continue: (1 - alpha) of them, rounded half up, and at least one.
 
     >>> kept(128, 0.3), kept(45, 0.3), kept(1, 0.9)
     (90, 32, 1)
     """
-    # by the decimal that was written: 0.7 * 45 is below 31.5 in double precision
+    # exact decimals, as the user wrote them: 0.7 * 45 is below 31.5 in double precision
     share = (1 - Fraction(str(alpha))) * live
     return min(live, max(1, math.floor(share + Fraction(1, 2))))
 
@@ -157,7 +157,7 @@ def live_at(candidates: int, exits: int, alpha: float) -> list[int]:
 
 
 def layers_run(candidates: int, layers: Sequence[int], alpha: float) -> int:
-    """Through how many layers so many candidates go in all, with exits after these layers.
+    """The total number of layers that the candidates go through, with exits after these layers.
 
     >>> layers_run(128, (4, 6, 8, 10, 12), 0.3)  # 4 * 128 + 2 * (90 + 63 + 44 + 31)
     968
@@ -169,8 +169,8 @@ def layers_run(candidates: int, layers: Sequence[int], alpha: float) -> int:
 
 
 def cost(layers: Sequence[int], alpha: float) -> float:
-    """The share of the whole model's work, for candidates without number: with exits after every step of
-    lambda_1 layers, (lambda_0 + lambda_1 * sum of (1 - alpha)^i) / L.
+    """The cost as a fraction of the full model's, for an unlimited number of candidates: with exits after
+    every lambda_1 layers, (lambda_0 + lambda_1 * sum of (1 - alpha)^i) / L.
 
     >>> [f"{1 - cost((4, 6, 8, 10, 12), alpha):.1%}" for alpha in (0, 0.3, 0.4, 0.5)]
     ['0.0%', '37.1%', '44.9%', '51.0%']
@@ -180,24 +180,25 @@ def cost(layers: Sequence[int], alpha: float) -> float:
 
 
 def check_alpha(alpha: float) -> None:
-    """Whether it is a share of candidates that an exit can discard."""
+    """Raise an error if alpha is not a fraction of candidates that an exit can discard."""
     if not 0 <= alpha < 1:
         raise InputError(f"a cascade with alpha={alpha}", remedy="use an alpha of at least 0 and below 1")
 
 
 def entropies(margins: Array) -> Array:
-    """How unsure predictions are: -p ln p - (1 - p) ln (1 - p), where p is the sigmoid of the margin, which
-    is the softmax of a head with two labels. From ln 2 at a margin of 0 down to 0, whichever label it is.
+    """The entropy of predictions: -p ln p - (1 - p) ln (1 - p), where p is the sigmoid of the margin, which
+    equals the softmax of a head with two labels. It falls from ln 2 at a margin of 0 to 0 for large margins,
+    positive or negative.
 
     >>> entropies(np.array([0.0, math.log(3), -math.log(3), 1000.0])).round(4).tolist()  # p of 1/2, 3/4, 1/4
     [0.6931, 0.5623, 0.5623, 0.0]
     """
     size = np.abs(margins.astype(np.float64))
-    odds = np.exp(-size)  # of the label that is the less probable: no logarithm of a p that is 0
+    odds = np.exp(-size)  # of the less probable label: avoids the logarithm of p = 0
     return np.asarray(np.log1p(odds) + size * odds / (1 + odds))
 
 
 def check_entropy(entropy: float) -> None:
-    """Whether it is a threshold of entropy; one above ln 2 lets every candidate leave at the first exit."""
+    """Raise an error for an invalid threshold; above ln 2 every candidate leaves at the first exit."""
     if not 0 <= entropy < math.inf:
         raise InputError(f"a cascade with entropy={entropy}", remedy="use a number of at least 0")

@@ -1,6 +1,6 @@
-"""CEDR (MacAvaney et al. 2019): an interaction model on the vectors of every layer, joined with the [CLS].
+"""CEDR (MacAvaney et al. 2019): an interaction model on the vectors of every layer, combined with the [CLS].
 
-Its training begins from Vanilla BERT, the averaged [CLS] alone."""
+Training starts from Vanilla BERT, which uses the averaged [CLS] only."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Kind = Literal["vanilla", "knrm", "pacrr", "drmm"]
 
 
 class CedrSettings(ChunkSettings):
-    """Which interaction model it is, and how much of a document is read."""
+    """The interaction model, and how much of a document is read."""
 
-    kind: Kind = "knrm"  # the interaction model; vanilla: the averaged [CLS] alone
-    cls: bool = True  # the averaged [CLS] beside the signals of the matrices
-    frozen: bool = False  # whether the encoder stays as it is when the model is trained
+    kind: Kind = "knrm"  # the interaction model; vanilla: the averaged [CLS] only
+    cls: bool = True  # whether to use the averaged [CLS] in addition to the signals of the matrices
+    frozen: bool = False  # whether training keeps the encoder unchanged
 
 
 class Cedr(DocumentArchitecture):
@@ -41,7 +41,7 @@ class Cedr(DocumentArchitecture):
 
     @property
     def frozen(self) -> bool:
-        # histograms have no gradient: CEDR's second step leaves BERT as it is
+        # histograms have no gradient: CEDR's second step keeps BERT unchanged
         return self.settings.frozen or self.settings.kind == "drmm"
 
     def head(self, config: EncoderConfig, cls: Tensor | None = None) -> nn.Module:

@@ -1,5 +1,5 @@
-"""What the models of long documents have in common: an input is a document, read in passages, each with the
-query before it (`tamis.models.documents`)."""
+"""The base of the models of long documents: an input is a document, read as passages, each with the query
+before it (`tamis.models.documents`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class DocumentArchitecture(Architecture):
-    """A model of long documents. A subclass says what its head is, and what the head works on."""
+    """A model of long documents. A subclass defines its head, and the network that the head is part of."""
 
     name = "document"
     Settings: ClassVar[type[DocumentSettings]] = DocumentSettings
@@ -54,22 +54,23 @@ class DocumentArchitecture(Architecture):
 
     @abstractmethod
     def head(self, config: EncoderConfig, cls: Tensor | None = None) -> nn.Module:
-        """What makes the score, drawn from torch's generator; `cls` is the encoder's embedding of [CLS]."""
+        """The module that computes the score, initialised with torch's generator; `cls` is the encoder's
+        embedding of [CLS]."""
 
     @abstractmethod
     def over(self) -> type[DocumentNetwork]:
-        """What the head works on."""
+        """The network that the head is part of."""
 
     def network(self, checkpoint: Checkpoint) -> DocumentNetwork:
         import torch
 
-        with torch.random.fork_rng(devices=[]):  # what is drawn is replaced at once
+        with torch.random.fork_rng(devices=[]):  # the drawn weights are replaced at once
             head = self.head(checkpoint.config)
         return self.over().of(checkpoint, head, frozen=self.frozen)
 
     @property
     def frozen(self) -> bool:
-        """Whether the encoder stays as it is when the model is trained."""
+        """Whether training keeps the encoder unchanged."""
         return False
 
     def drawn(self, start: Checkpoint, seed: int) -> Mapping[str, Array]:

@@ -1,4 +1,4 @@
-"""duoBERT: two texts are read together, is the first better than the second? (Nogueira et al. 2019)."""
+"""duoBERT: reads two texts together and scores whether the first is better (Nogueira et al. 2019)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tamis.models.templates import Inputs, Tokenised, Truncation
 
 
 class Duo(Architecture):
-    """A pairwise model; it has a third segment, for the second text."""
+    """A pairwise model. It has a third segment, for the second text."""
 
     name, query_limit, reads = "duo", 62, ("mono",)
 
@@ -24,7 +24,7 @@ class Duo(Architecture):
             )
 
     def dev_options(self) -> dict[str, Any]:
-        return {"k": 20}  # 380 inferences a query
+        return {"k": 20}  # 380 inferences per query
 
     def inputs(
         self, queries: Tokenised, texts: Tokenised, members: Array, query_of: Array, reading: Reading

@@ -1,7 +1,7 @@
-"""KNRM, PACRR and DRMM as they were before BERT: on embeddings without context.
+"""KNRM, PACRR and DRMM in their original form, before BERT: on embeddings without context.
 
 Such a model has no encoder: its checkpoint is a table of words of the family `static` (see
-`tamis.models.config`), from a file of vectors (`tamis.models.static`) or taken from any checkpoint.
+`tamis.models.config`), from a file of vectors (`tamis.models.static`) or from any checkpoint.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Kind = Literal["knrm", "pacrr", "drmm"]
 
 
 class InteractionSettings(ChunkSettings):
-    """Which model it is, and how much of a document is read: one chunk, of all of it."""
+    """The interaction model, and how much of a document is read: all of it, as one chunk."""
 
     kind: Kind = "knrm"  # the interaction model
 
@@ -43,10 +43,10 @@ class Interaction(DocumentArchitecture):
         return 1
 
     def check_config(self, config: EncoderConfig) -> None:
-        """Of any checkpoint the table of words is all that is read."""
+        """Accept any checkpoint: only its table of words is read."""
 
     def begin(self, start: Checkpoint, seed: int = 0) -> Checkpoint:
-        """Of an encoder, the table of words is all that is taken."""
+        """Start from any checkpoint; only the table of words of an encoder is used."""
         from tamis.models.config import static_config
 
         if not start.config.static:

@@ -1,14 +1,14 @@
-"""Listwise models: one input has a query and several texts, and the model scores each beside the others
-(Zhang et al. 2020; the input is `tamis.models.templates.listwise`).
+"""Listwise models: one input has a query and several texts, and the model scores each text in the context of
+the others (Zhang et al. 2020; the input is `tamis.models.templates.listwise`).
 
-The survey does not tell the head. Here it is a linear layer on the mean of a text's last states, those of its
-tokens and of the [SEP] that ends it (so that an empty text has one), and one layer for all places. Two other
-readings are worse. The [SEP] alone tells nothing to begin with: in `mono-tiny` the [SEP]s of one input have
-almost the same state, whichever text they end. And a layer from the [CLS] to n scores would have weights for
-each place, and a place should mean nothing.
+The survey does not specify the head. Here it is a linear layer on the mean of a text's last states, those of
+its tokens and of the [SEP] that ends it (so that an empty text has a state); all positions share this layer.
+Two alternatives are worse. The [SEP] alone has no information at the start of training: in `mono-tiny` the
+[SEP]s of one input have almost the same state, whichever text they end. And a layer from the [CLS] to n
+scores would have separate weights for each position, although the position of a text should not matter.
 
-The head is linear, so that what it says of the mean of a text's states is the mean of what it says of each:
-the ONNX graph gives a score a token, and their means are taken here.
+Because the head is linear, its score of the mean state is the mean of its scores of the states: the ONNX
+graph returns one score per token, and the means are computed here.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class ListwiseSettings(Settings):
     """How many texts an input has, and how the dev run is ranked."""
 
     n: Annotated[int, Field(ge=1, le=1 << 10)] = 8  # texts of an input
-    k: Count = 20  # of the dev run: so many candidates are settled ...
-    rounds: Count = 2  # ... in so many rounds
+    k: Count = 20  # in the dev run, how many candidates are ranked ...
+    rounds: Count = 2  # ... and in how many rounds
 
 
 class Listwise(Architecture):
@@ -54,7 +54,7 @@ class Listwise(Architecture):
     learning = "tamis.train.learning:ListLearning"
 
     def members(self, sizes: Array) -> Array:
-        """A group is one input.
+        """Each group is one input.
 
         >>> Listwise(ListwiseSettings(n=3)).members(np.array([2, 3])).tolist()
         [[0, 1, -1], [2, 3, 4]]
@@ -105,7 +105,7 @@ class Listwise(Architecture):
         return span_means(outputs.ravel(), starts, counts)
 
     def rows(self, scores: Array, inputs: Inputs, special: Special) -> Array:
-        """A row an input; 0 where it has fewer texts."""
+        """One row per input, padded with 0 if it has fewer than n texts."""
         _, _, owners, numbers = text_spans(inputs, special)
         rows = np.zeros((len(inputs), self.settings.n), np.float32)
         rows[owners, numbers] = scores
@@ -131,7 +131,7 @@ class Listwise(Architecture):
 
 
 def span_means(values: Array, starts: Array, counts: Array) -> Array:
-    """The mean of each span of values, which may be any but empty.
+    """The mean of each span of values; spans must not be empty.
 
     >>> span_means(np.array([1.0, 2.0, 4.0, 8.0]), np.array([0, 2]), np.array([1, 2])).tolist()
     [1.0, 6.0]
@@ -139,6 +139,6 @@ def span_means(values: Array, starts: Array, counts: Array) -> Array:
     offsets = np.stack([starts, starts + counts], axis=1).ravel()
     if not len(offsets):
         return np.empty(0)
-    # what lies between two spans is added up too; the last may end where the values do
+    # `reduceat` also sums the gaps between spans; the last span may end at the end of the values
     sums = np.add.reduceat(np.append(values.astype(np.float64), 0.0), offsets)[::2]
     return np.asarray(sums / counts)

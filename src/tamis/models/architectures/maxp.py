@@ -1,6 +1,6 @@
 """MaxP trained on passages (Dai & Callan 2019): the best passage's score is the document's.
 
-What comes of the training is an ordinary pointwise checkpoint, for `maxp(mono(model=...))`.
+Training produces an ordinary pointwise checkpoint, for `maxp(mono(model=...))`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 class MaxPSettings(DocumentSettings):
-    """How much of a document is read: of its windows the first."""
+    """How much of a document is read: the first windows."""
 
     first_only: ClassVar[bool] = True
 
-    keep: Share = 0.1  # in training, with what probability a window is kept after the first
+    keep: Share = 0.1  # in training, the probability of keeping each window after the first
 
 
 class MaxP(DocumentArchitecture):
-    """The score of the best passage, by the encoder's own head as in mono."""
+    """The score of the best passage; the encoder's own head scores passages, as in mono."""
 
     name, stage = "maxp", "parade"
     Settings = MaxPSettings

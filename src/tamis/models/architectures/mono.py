@@ -1,4 +1,4 @@
-"""monoBERT: each text is read beside the query and scored by itself (Nogueira et al. 2019)."""
+"""monoBERT: reads each text together with the query and scores it independently (Nogueira et al. 2019)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class MonoSettings(Settings):
-    """What a pointwise model reads."""
+    """The form of the inputs of a pointwise model."""
 
-    form: Form = "default"  # of its inputs: one of the templates of the ablation
+    form: Form = "default"  # the form of the inputs: one of the templates of the ablation
 
 
 class Mono(Architecture):
@@ -32,7 +32,7 @@ class Mono(Architecture):
 
     @property
     def form(self) -> Form:
-        form: Form = getattr(self.settings, "form", "default")  # one derived from this has its own settings
+        form: Form = getattr(self.settings, "form", "default")  # a subclass has its own settings
         return form
 
     @property
@@ -47,14 +47,14 @@ class Mono(Architecture):
 
 
 def form_of(checkpoint: Checkpoint) -> Form:
-    """The form of a checkpoint's inputs as a pointwise model."""
+    """The input form of a checkpoint that is used as a pointwise model."""
     kind = checkpoint.architecture
     return kind.form if isinstance(kind, Mono) else "default"
 
 
 def in_form(checkpoint: Checkpoint, form: Form) -> Checkpoint:
-    """A checkpoint as a pointwise model with inputs in that form, without the table of embeddings that the
-    form does without."""
+    """A checkpoint as a pointwise model with inputs in that form, with the table of embeddings that the form
+    does not use set to zero."""
     tensors: Mapping[str, Array] = checkpoint.tensors
     fingerprint = checkpoint.fingerprint
     if form in ABLATED:
@@ -69,9 +69,9 @@ def in_form(checkpoint: Checkpoint, form: Form) -> Checkpoint:
 
 
 def ablated(tensors: Mapping[str, Array], form: Form) -> dict[str, Array]:
-    """The weights for a form that leaves out position or segment embeddings: with the table set to zero. A
-    token's vector is the sum of its word, position and segment embeddings, so adding zeros is the same as not
-    adding them (a model trained in such a form must leave the table at zero).
+    """The weights for a form without position or segment embeddings: that table is set to zero. A token's
+    vector is the sum of its word, position and segment embeddings, so adding zeros has no effect (training in
+    such a form must keep the table at zero).
 
     >>> tensors = {"embeddings.position": np.ones((2, 3)), "embeddings.word": np.ones((5, 3))}
     >>> ablated(tensors, "no-positions")["embeddings.position"].any()

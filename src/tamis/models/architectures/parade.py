@@ -1,4 +1,4 @@
-"""PARADE (Li et al. 2020): the passages' [CLS] vectors become one, which is scored."""
+"""PARADE (Li et al. 2020): the passages' [CLS] vectors are combined into one vector, which is scored."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Kind = Literal["avg", "sum", "max", "attn", "cnn", "transformer"]
 
 
 class ParadeSettings(DocumentSettings):
-    """How the passages become one vector, and how much of a document is read."""
+    """How the passages are combined into one vector, and how much of a document is read."""
 
-    kind: Kind = "transformer"  # how the vectors of the passages become one
+    kind: Kind = "transformer"  # how the vectors of the passages are combined
 
 
 class Parade(DocumentArchitecture):

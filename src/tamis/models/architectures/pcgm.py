@@ -1,4 +1,4 @@
-"""PCGM (Wu et al. 2020): how the gain of a document accumulates, passage after passage."""
+"""PCGM (Wu et al. 2020): models how the gain of a document accumulates, passage after passage."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class PcgmSettings(DocumentSettings):
-    """How many grades of gain there are, and how much of a document is read."""
+    """The number of grades of gain, and how much of a document is read."""
 
-    gains: Annotated[int, Field(ge=2, le=1 << 10)] = 4  # grades, from 0 on
+    gains: Annotated[int, Field(ge=2, le=1 << 10)] = 4  # number of grades, from 0
 
 
 class Pcgm(DocumentArchitecture):
-    """PCGM: an LSTM over the passages' [CLS] vectors says how much a reader has gained after each."""
+    """PCGM: an LSTM over the passages' [CLS] vectors predicts the reader's gain after each passage."""
 
     name, stage = "pcgm", "parade"
     Settings = PcgmSettings
