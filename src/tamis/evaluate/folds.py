@@ -205,7 +205,7 @@ def _two_columns(path: PathLike) -> list[list[str]]:
     return list(groups.values())
 
 
-# -- what no fold may be
+# -- validation of folds
 # ------------------------------------------------------------------------------------------------------------
 
 

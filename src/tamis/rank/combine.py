@@ -323,7 +323,7 @@ def _origin_of(rankings: Sequence[Ranking]) -> Stage | None:
     return next((ranking.origin for ranking in rankings if ranking.origin is not None), None)
 
 
-# -- what is refused, what is printed
+# -- checks and printing
 # ------------------------------------------------------------------------------------------------------------
 
 
