@@ -27,8 +27,8 @@ class IfUnsure(Stage):
 
     A ranking is sure if its first candidate leads the second by `margin` or more, in the unit of the incoming
     scores: probabilities, or with `mono(score=logit)` log-odds. With `margin=0` all rankings are sure; with a
-    margin above 1, no ranking by probabilities is. A ranking of one or no candidate is always sure. The scores of a
-    search, and combined scores, are comparable only within one list, and are refused.
+    margin above 1, no ranking by probabilities is. A ranking of one or no candidate is always sure. The
+    scores of a search, and combined scores, are comparable only within one list, and are refused.
 
     In Python, `sure` may be any function of a ranking, instead of the margin:
 
