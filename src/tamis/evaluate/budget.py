@@ -40,8 +40,8 @@ class Latency(NamedTuple):
 
 
 class Ceiling(NamedTuple):
-    """The measure if the documents that a setting ranks were in the best order, and how many there are of a
-    query at most: fewer than the measure reads."""
+    """The measure if the documents that a setting ranks were in the best order, and the largest number of
+    them for a query, which is smaller than the measure's cutoff."""
 
     documents: int
     value: float
@@ -53,15 +53,15 @@ class Point:
 
     setting: Setting
     pipeline: str
-    value: float  # of the measure, the mean over the queries that it was tried on
+    value: float  # the mean of the measure over the queries on which the setting was tried
     per_query: dict[str, float]
     inferences: float  # mean per query
     latency: Latency | None = None
-    dropped_after: int | None = None  # queries, by a search that does not try all settings on all of them
+    dropped_after: int | None = None  # queries, if the search does not try all settings on all queries
     ceiling: Ceiling | None = None
 
     def cost(self, kind: Cost) -> float:
-        """Inferences, or the p95 in milliseconds; infinite where it was not timed."""
+        """Inferences, or the p95 in milliseconds; infinite if it was not timed."""
         if kind == "inferences":
             return self.inferences
         return np.inf if self.latency is None else self.latency.p95
@@ -95,10 +95,10 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The best of some points, and how sure that is.
+    """The best of some points, and the confidence in that choice.
 
-    `share` is how often it is the best, by points, when the queries are drawn anew; `within_noise` are the
-    numbers of those that are not significantly worse, and `thrift` the cheapest of these.
+    `share` is how often each point is the best when the queries are resampled; `within_noise` are the numbers
+    of the points that are not significantly worse, and `thrift` is the cheapest of these.
     """
 
     number: int
@@ -109,8 +109,8 @@ class Choice:
 
 
 def frontier(points: Sequence[Point], kind: Cost = "inferences") -> list[int]:
-    """The numbers of the points that are worth their cost, cheapest first: no other is at least as good for
-    no more. Of equal ones the first is taken, and what a search has dropped is left out.
+    """The numbers of the Pareto-optimal points, cheapest first: no other point is at least as good at the
+    same cost or less. Of equal points the first is taken; points that a search has dropped are left out.
 
     >>> some = ((0.5, 9), (0.6, 9), (0.6, 20), (0.7, 30))
     >>> frontier([Point({}, "", value, {}, inferences) for value, inferences in some])
@@ -137,8 +137,8 @@ def choose(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Choice | None:
-    """The best point within the budget; of equal ones the cheapest, in the unit of the budget or of `kind`.
-    None if there is none.
+    """The best point within the budget; of equal points the cheapest, in the unit of the budget or of `kind`.
+    None if no point is within the budget.
 
     >>> points = [Point({}, "", 0.5, {"a": 0.4, "b": 0.6}, 90), Point({}, "", 0.6, {"a": 0.5, "b": 0.7}, 900)]
     >>> choose(points).number, choose(points, Budget(100, "inferences")).number
@@ -176,8 +176,8 @@ def choose(
 
 
 def shares_of_best(values: Array, *, resamples: int = RESAMPLES, seed: int = 0) -> Array:
-    """How often each row has the largest mean, when the columns (the queries) are drawn anew with
-    replacement. Rows that tie share the draw.
+    """How often each row has the largest mean when the columns (the queries) are resampled with replacement.
+    Tied rows share a sample equally.
 
     >>> shares_of_best(np.array([[0.3, 0.4], [0.1, 0.2], [0.3, 0.4]])).tolist()
     [0.5, 0.0, 0.5]
@@ -195,8 +195,8 @@ def shares_of_best(values: Array, *, resamples: int = RESAMPLES, seed: int = 0) 
 
 
 def clearly_worse(differences: Array, alpha: float = ALPHA) -> bool:
-    """Whether a setting loses against another by more than noise: significantly by the paired t-test, or on
-    every query by the same. One query says nothing.
+    """Whether a setting is worse than another by more than noise: significantly by the paired t-test, or by
+    the same difference on every query. A single query is never enough.
 
     >>> clearly_worse(np.array([-0.1, -0.2, -0.15])), clearly_worse(np.array([-0.1, 0.2, -0.15]))
     (True, False)

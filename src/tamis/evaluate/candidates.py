@@ -1,11 +1,11 @@
-"""The settings of a pipeline that a trade-off looks at, and what `k1=0` means: without the stages after it.
+"""The settings of a pipeline that a trade-off compares. `k1=0` means: without the stages after it.
 
     bm25 % {k0} >> mono % {k1} >> duo        with k1=0 is  bm25 % {k0} >> mono
     bm25 % {k0} >> mono >> duo(k={k1}) % 10  with k1=0 is  bm25 % {k0} >> mono % 10
 
-The first hands on no more than k1 documents. The second reranks the first k1 and leaves the others below
-them, in mono's order: the fair one where k1 is smaller than the cutoff of the measure. It may be any stage
-that has a `top_option`, such as duo and listwise.
+The first form passes on at most k1 documents. The second reranks the first k1 and leaves the others below
+them, in mono's order; it is the fair one if k1 is smaller than the cutoff of the measure. The second form
+works with any stage that has a `top_option`, such as duo and listwise.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 class Candidate(NamedTuple):
-    """A setting, without the parameters that its pipeline does not use, and the pipeline; for the clock also
-    the same pipeline without a cache of scores."""
+    """A setting, without the parameters that its pipeline does not use, and the pipeline; for timing also the
+    same pipeline without a score cache."""
 
     setting: Setting
     stage: Stage
@@ -47,10 +47,11 @@ def candidates(
     first: Stage | None = None,
     runtime: Runtime | None = None,
 ) -> list[Candidate]:
-    """The pipelines of a grid, each once: without duo there is no aggregation to choose. They share their
-    models and a cache of scores, which is in memory unless the runtime has one.
+    """The distinct pipelines of a grid; without duo, for example, settings that differ only in its
+    aggregation are one pipeline. They share their models and a score cache, which is in memory unless the
+    runtime has one.
 
-    `first` is the stage that `given` stands for, a run's candidates.
+    `first` is the stage that `given` stands for: the candidates of a run.
 
     >>> grid = {"k": [0, 5], "a": ["sum", "min"]}
     >>> for candidate in candidates("mono >> duo(k={k}, aggregate={a})", grid):
@@ -69,7 +70,7 @@ def candidates(
 
 
 def _with_cache(runtime: Runtime) -> Runtime:
-    """With a cache in memory, unless it has one."""
+    """The runtime with a cache in memory, unless it has one."""
     if runtime.cache is not None:
         return runtime
     from tamis.storage.score_cache import ScoreCache
@@ -78,7 +79,7 @@ def _with_cache(runtime: Runtime) -> Runtime:
 
 
 def expression_of(template: str, setting: Mapping[str, Value]) -> Node:
-    """The pipeline of a setting, without the stages that would get no candidates.
+    """The pipeline of a setting, without stages that would receive no candidates.
 
     >>> template = "bm25 % {k0} >> mono % {k1} >> duo"
     >>> print(expression_of(template, {"k0": 100, "k1": 0}), "|", expression_of(template, {"k0": 9, "k1": 5}))
@@ -101,14 +102,14 @@ def expression_of(template: str, setting: Mapping[str, Value]) -> Node:
 
 
 def _reranks_none(call: Call) -> bool:
-    """Whether a stage is told to rerank the first 0 candidates."""
+    """Whether a stage would rerank the first 0 candidates."""
     option = getattr(declared(call.name), "top_option", None) if is_known(call.name) else None
     return option is not None and (option, 0) in call.options
 
 
 def _cut_short(text: str) -> str:
-    """Without `% 0` and what comes after it, as far as its parentheses reach."""
-    blank = _QUOTED.sub(lambda quoted: "_" * len(quoted[0]), text)  # a file name may hold anything
+    """The expression without `% 0` and what follows it, up to the closing parenthesis."""
+    blank = _QUOTED.sub(lambda quoted: "_" * len(quoted[0]), text)  # a file name may contain anything
     found = _KEEP_NONE.search(blank)
     if found is None:
         return text
@@ -122,6 +123,6 @@ def _cut_short(text: str) -> str:
 
 
 def _used(alike: list[Setting]) -> Setting:
-    """What settings with one pipeline have in common."""
+    """The parameters that settings with the same pipeline have in common."""
     first = alike[0]
     return {name: value for name, value in first.items() if all(each[name] == value for each in alike)}

@@ -1,4 +1,4 @@
-"""Chance that can be repeated."""
+"""Reproducible random numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tamis.base.errors import InputError
 
 
 def seeded(seed: int) -> np.random.Generator:
-    """What draws the same numbers for the same seed.
+    """A generator that draws the same numbers for the same seed.
 
     >>> seeded(7).integers(100, size=3).tolist() == seeded(7).integers(100, size=3).tolist()
     True
@@ -18,7 +18,7 @@ def seeded(seed: int) -> np.random.Generator:
 
 
 def check_seed(seed: int) -> None:
-    """Refuse an invalid seed early, before long work.
+    """Refuse an invalid seed before long work begins.
 
     >>> check_seed(-1)
     Traceback (most recent call last):

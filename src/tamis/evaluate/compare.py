@@ -1,8 +1,8 @@
 """Runs against baselines: which differences are significant.
 
-Every run is tested against every baseline, and a baseline against those before it, on every measure. The
-queries are those with a relevant document, the same for all runs: one that is missing from a run counts as
-zero.
+Every run is tested against every baseline, and a baseline against the earlier baselines, on every measure.
+The queries are those with a relevant document, the same for all runs: a query that is missing from a run
+counts as zero.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Family = int | Literal["all", "measure"]
 """The tests that one correction covers: all of a comparison, those of one measure, or a number of tests, of
 which some were made elsewhere."""
 
-LETTERS = "abcdefghijklmnoprstuvwxyz"  # a baseline each; there is no superscript q
+LETTERS = "abcdefghijklmnoprstuvwxyz"  # one per baseline; Unicode has no superscript q
 
 
 class Marks(NamedTuple):
@@ -65,7 +65,7 @@ class PairedTest:
     d: float  # Cohen's d_z; infinite for equal differences, NaN for one query
     g: float  # the same with Hedges' correction
     counts: WinTieLoss
-    undefined: str  # why there is nothing to test, and p is 1; mostly empty
+    undefined: str  # why nothing can be tested and p is 1; usually empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Comparison:
 
     @property
     def family_size(self) -> int:
-        """How many tests one correction covers."""
+        """The number of tests that one correction covers."""
         family = self.settings.family
         if isinstance(family, int):
             return family
@@ -117,7 +117,7 @@ class Comparison:
         return Marks(better, worse)
 
     def differences(self, test: PairedTest) -> dict[str, float]:
-        """What a test was made of: by query, the run's value minus the baseline's."""
+        """The data of a test: the run's value minus the baseline's, by query."""
         ours = self.evaluations[test.run].per_query[test.measure]
         theirs = self.evaluations[test.baseline].per_query[test.measure]
         return {qid: ours[qid] - theirs[qid] for qid in ours}
@@ -138,10 +138,10 @@ def compare(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Comparison:
-    """Test runs, by name, against those that are baselines: the first run, if none is named.
+    """Test runs, by name, against the baselines: by default the first run.
 
-    A difference is significant where the corrected p-value is below `alpha`; intervals have a confidence of
-    1 - `alpha`, each for itself.
+    A difference is significant if the corrected p-value is below `alpha`; each interval has a confidence of
+    1 - `alpha`, without correction.
 
     >>> from tamis.base.documents import Query
     >>> def ranked(*ids):
@@ -156,7 +156,7 @@ def compare(
     names = tuple(map(str, parse_measures(measures)))
     if not names:
         raise InputError("no measure to compare by", remedy="give at least one")
-    # runs with unequal shares of judged documents cannot be compared fairly: show these shares
+    # the comparison is unfair if the runs' shares of judged documents differ: show these shares
     judged = [name for name in with_companions(names) if name.startswith("Judged@")]
     evaluations = {name: _evaluate(qrels, name, run, [*names, *judged]) for name, run in runs.items()}
     pairs = list(_pairs(runs, first))
@@ -206,7 +206,7 @@ def _evaluate(qrels: Qrels, name: str, run: Mapping[str, Ranking], measures: Seq
 
 
 def _pairs(runs: Mapping[str, object], baselines: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The pairs of runs to test; of two baselines, the later against the earlier."""
+    """The pairs of runs to test; a baseline is tested against the earlier ones."""
     for run in runs:
         for position, baseline in enumerate(baselines):
             if run not in baselines or position < baselines.index(run):
@@ -248,7 +248,7 @@ def _test(d: Array, run: str, baseline: str, measure: str, settings: Settings) -
         difference=float(d.mean()),
         interval=interval,
         p=p,
-        corrected_p=p,  # until all tests of the family are made
+        corrected_p=p,  # corrected when all tests of the family are done
         significant=False,
         d=cohens_d(d),
         g=hedges_g(d),
@@ -258,7 +258,7 @@ def _test(d: Array, run: str, baseline: str, measure: str, settings: Settings) -
 
 
 def _corrected(tests: Sequence[PairedTest], pairs: int, settings: Settings) -> Iterator[PairedTest]:
-    """The tests, which come measure by measure, with their p-values corrected family by family."""
+    """The tests with their p-values corrected per family; `tests` is sorted by measure."""
     correct = CORRECTIONS[settings.correction]
     size = pairs if settings.family == "measure" else len(tests)
     declared = settings.family if isinstance(settings.family, int) else None

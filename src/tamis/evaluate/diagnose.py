@@ -1,9 +1,9 @@
-"""Behavioural tests of a ranker: what its scores do when texts are changed in one known way.
+"""Behavioural tests of a ranker: how its scores react when texts are changed in one known way.
 
 MacAvaney et al. (2020) found that shuffled words lower monoBERT's scores much, shuffled sentences a little
-and shuffled prepositions hardly, and that sentences on something else raise them. The last two changes are
-axioms of retrieval, which BERT is known to break: one more query term, or a text said twice, should not lower
-a score.
+and shuffled prepositions hardly, and that sentences on another topic raise them. The last two changes test
+axioms of retrieval that BERT is known to violate: one more query term, or a repeated text, should not lower a
+score.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ PREPOSITIONS = frozenset(_PREPOSITIONS.split())
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a change may use beside the text: its query, a text found for another query, and chance."""
+    """What a change may use besides the text: its query, a text found for another query, and random
+    numbers."""
 
     query: str
     other: str
@@ -47,11 +48,11 @@ Change = Callable[[str, Setting], str]
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a change does to scores: to log-odds where they are probabilities, which cannot pass 0 and 1."""
+    """The effect of a change on scores; on log-odds if they are probabilities, which are limited to 0..1."""
 
     change: str
-    pairs: int  # of a query and a text that the change altered
-    mean: float  # of the changed text's score less the text's own: each query's mean, over the queries
+    pairs: int  # of a query and a text that was altered by the change
+    mean: float  # of the changed text's score minus the original's: the mean over queries of their means
     low: float  # and its 95 % interval
     high: float
     raised: float  # share of the pairs
@@ -63,7 +64,7 @@ class Effect:
 
 
 def shuffled_words(text: str, setting: Setting) -> str:
-    """All words in any order.
+    """All words in random order.
 
     >>> shuffled_words("flour falls through", Setting("", "", Random(1)))
     'flour through falls'
@@ -72,17 +73,17 @@ def shuffled_words(text: str, setting: Setting) -> str:
 
 
 def shuffled_words_of_sentences(text: str, setting: Setting) -> str:
-    """Each sentence's words in any order."""
+    """The words of each sentence in random order."""
     return " ".join(shuffled_words(sentence, setting) for sentence in _sentences(text))
 
 
 def shuffled_sentences(text: str, setting: Setting) -> str:
-    """The sentences in any order."""
+    """The sentences in random order."""
     return " ".join(_shuffled(_sentences(text), setting.random))
 
 
 def shuffled_prepositions(text: str, setting: Setting) -> str:
-    """The prepositions change places with each other.
+    """The prepositions exchanged at random with each other.
 
     >>> shuffled_prepositions("from flour to bread", Setting("", "", Random(0)))
     'to flour from bread'
@@ -95,19 +96,19 @@ def shuffled_prepositions(text: str, setting: Setting) -> str:
 
 
 def with_other_sentence(text: str, setting: Setting) -> str:
-    """A sentence of another query's text at the end."""
+    """The text with a sentence of another query's text at the end."""
     others = _sentences(setting.other)
     return f"{text} {setting.random.choice(others)}" if others else text
 
 
 def with_query_term(text: str, setting: Setting) -> str:
-    """One of the query's words at the end (the axiom TFC1)."""
+    """The text with one of the query's words at the end (the axiom TFC1)."""
     words = [word for word in setting.query.split() if ENGLISH.tokens(word)]
     return f"{text} {setting.random.choice(words)}" if words else text
 
 
 def twice(text: str, setting: Setting) -> str:
-    """The text and the text again (the axiom LNC2)."""
+    """The text repeated once (the axiom LNC2)."""
     return f"{text} {text}"
 
 
@@ -131,8 +132,8 @@ CHANGES: Mapping[str, Change] = MappingProxyType(
 def effects(
     stage: Stage, rankings: Iterable[Ranking], changes: Mapping[str, Change] = CHANGES, *, seed: int = 0
 ) -> list[Effect]:
-    """The effect of each change on a stage's scores of these candidates. Titles are left out, because they
-    are not changed.
+    """The effect of each change on a stage's scores of these candidates. Titles are left out, because the
+    changes do not apply to them.
 
     >>> import tamis
     >>> texts = [tamis.Document("d1", "A sieve. Flour falls through."), tamis.Document("d2", "Soup.")]

@@ -1,4 +1,4 @@
-"""The implementation of each measure: formulae here for the usual ones, ir_measures and its engines for the
+"""The implementation of each measure: our formulae for the usual ones, ir_measures and its engines for the
 rest."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tamis.formats import Qrels, strictly_decreasing
 
 Formula = Callable[[Graded], float]
 
-_AT_ONCE = 500  # queries whose results an engine gets together: it takes dictionaries, which are large
+_AT_ONCE = 500  # queries per call of an engine: it takes dictionaries, which are large
 
 
 class RBPResidual(ir_measures.measures.Measure):
@@ -29,7 +29,7 @@ class RBPResidual(ir_measures.measures.Measure):
 
 
 def residual(rbp: Any) -> Any:
-    """The companion of an RBP.
+    """The residual that belongs to an RBP.
 
     >>> residual(parse("RBP(p=0.5)@10"))
     RBPResidual(p=0.5)@10
@@ -55,7 +55,7 @@ def parse(name: str) -> Any:
 
 
 def _of_trec_eval(name: str) -> Any:
-    """The measure of trec_eval by this name (`P_10` or `P.10`); None where it has none, or several."""
+    """The measure of trec_eval by this name (`P_10` or `P.10`); None if there is none, or more than one."""
     if name in ir_measures.measures.registry:
         return None
     try:
@@ -66,7 +66,7 @@ def _of_trec_eval(name: str) -> Any:
 
 
 def cutoff(measure: Any) -> int:
-    """The k of a measure @k, or more than any list has.
+    """The k of a measure @k, or a number larger than any list.
 
     >>> cutoff(parse("nDCG@10")), cutoff(parse("AP")) > 1_000_000
     (10, True)
@@ -75,7 +75,7 @@ def cutoff(measure: Any) -> int:
 
 
 def is_mean(measure: Any) -> bool:
-    """Whether it is a mean over queries, and not a sum.
+    """Whether the measure is a mean over queries, not a sum.
 
     >>> is_mean(parse("AP")), is_mean(parse("NumRelRet"))
     (True, False)
@@ -84,12 +84,12 @@ def is_mean(measure: Any) -> bool:
 
 
 def of_whole_lists(measure: Any) -> bool:
-    """Whether it is about the unjudged documents, so that leaving them out would leave nothing of it."""
+    """Whether the measure counts unjudged documents, so that it is meaningless without them."""
     return measure.NAME in ("Judged", RBPResidual.NAME)
 
 
 def formula(measure: Any, short_lists: ShortLists = "k") -> Formula | None:
-    """What computes a measure from a graded list, if we have it.
+    """Our function that computes a measure from a graded list; None if there is none.
 
     >>> from tamis.evaluate.formulae import graded
     >>> found = graded(["d1", "d2"], {"d2": 1})
@@ -121,10 +121,11 @@ def formula(measure: Any, short_lists: ShortLists = "k") -> Formula | None:
 def computed(
     measures: Sequence[Any], qrels: Qrels, run: Mapping[str, Ranking]
 ) -> Iterator[tuple[str, str, float]]:
-    """Measure, query and value, by the engines of ir_measures. The queries are those of the qrels."""
+    """Yield measure, query and value, computed by the engines of ir_measures, for the queries of the
+    qrels."""
     qids = list(qrels)
     for start in range(0, len(qids), _AT_ONCE):
-        # gdeval, which computes ERR, takes only numbers for query ids
+        # gdeval, which computes ERR, accepts only numbers as query ids
         number = {str(i): qid for i, qid in enumerate(qids[start : start + _AT_ONCE], start=1)}
         results = {
             i: dict(zip(run[qid].ids, strictly_decreasing(run[qid].scores).tolist(), strict=True))
@@ -135,7 +136,7 @@ def computed(
         try:
             for i, measure, value in ir_measures.iter_calc(measures, judgments, results):
                 yield str(measure), number[i], float(value)
-        except Exception as error:  # an engine is missing, or refused: which exception depends on the engine
+        except Exception as error:  # an engine is missing or failed: the type depends on the engine
             raise TamisError(
                 f"cannot compute {', '.join(map(str, measures))} ({' '.join(str(error).split())})",
                 remedy="`tamis doctor` lists the packages that compute further measures",
@@ -147,6 +148,6 @@ def _of_condensed(chosen: Formula, found: Graded) -> float:
 
 
 def _get(measure: Any, parameter: str, default: Any) -> Any:
-    """A parameter as it is given or defaults; ir_measures has an object of its own for "neither"."""
+    """A parameter's value or default; ir_measures has a special object for "neither"."""
     given = measure[parameter] if parameter in measure.SUPPORTED_PARAMS else default
     return given if isinstance(given, int | float) else default

@@ -1,4 +1,4 @@
-"""Pipelines that begin with a run's candidates in place of a search, which they call `given`."""
+"""Pipelines that begin with the candidates of a run, named `given`, instead of a search."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ GIVEN = "given"
 
 
 def begun_with(first: Stage | None, nodes: Sequence[Node]) -> tuple[Stage | None, Sequence[Node]]:
-    """The stage for `given` at the beginning of a pipeline, and the rest of the pipeline. It comes first even
-    if it is not named; without a run there is none."""
+    """The stage for `given` at the beginning of a pipeline, and the rest of the pipeline. The stage comes
+    first even if the pipeline does not name it; without a run there is no such stage."""
     start, rest = first, nodes
     head = nodes[0]
     if first is not None and head == Call(GIVEN):

@@ -1,6 +1,6 @@
-"""Folds for cross-validation: read as the papers publish them, made, written.
+"""Folds for cross-validation: read the papers' published files, make folds, write them.
 
-A fold is defined by its test queries; the rest is for tuning. Formats:
+A fold is defined by its test queries; the other queries are for tuning. Formats:
 
 - a JSON list of lists of query ids, the test queries of each fold: Anserini's and Birch's files;
 - a JSON object of splits, `{"s1": {"train_qids": [...], "predict": {"dev": [...], "test": [...]}}, ...}`:
@@ -29,7 +29,7 @@ from tamis.storage.files import PathLike, atomic_write, read_text
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """The queries to learn from, those to choose with while learning (perhaps none), and those to test on."""
+    """The queries to train on, those for validation during training (may be empty), and those to test on."""
 
     train: tuple[str, ...]
     test: tuple[str, ...]
@@ -37,13 +37,14 @@ class Fold:
 
     @property
     def seen(self) -> tuple[str, ...]:
-        """All that may be looked at before the test."""
+        """All queries that may be used before the test."""
         return self.train + self.validation
 
 
 def folds_of(groups: Sequence[Sequence[str]], *, validation: bool = False) -> list[Fold]:
-    """A fold for each group of queries, which tests on it. With `validation`, the next group is for that:
-    3 + 1 + 1 groups of five, as in MaxP's reproduction on Robust04, and 1 + 1 + 1 of three, as on GOV2.
+    """One fold per group of queries, which is its test set. With `validation`, the next group is for
+    validation: 3 + 1 + 1 groups of five, as in MaxP's reproduction on Robust04, and 1 + 1 + 1 of three, as on
+    GOV2.
 
     >>> folds_of([["q1"], ["q2"], ["q3"]], validation=True)[2]
     Fold(train=('q2',), test=('q3',), validation=('q1',))
@@ -64,11 +65,11 @@ def folds_of(groups: Sequence[Sequence[str]], *, validation: bool = False) -> li
 def make_folds(
     qrels: Qrels, number: int = 5, *, seed: int = 0, validation: bool = False, queries: Iterable[str] = ()
 ) -> list[Fold]:
-    """Folds of equal size (to one query) and similar difficulty: stratified by the number of relevant
-    documents. Queries without a relevant document are in no fold.
+    """Make folds of equal size (up to one query) and similar difficulty: stratified by the number of relevant
+    documents. Queries without a relevant document are not in any fold.
 
-    The queries stand by that number, and each next `number` of them go to different folds, at random.
-    `queries`, if given, are the only ones that take part.
+    The queries are sorted by that number, and each block of `number` queries is spread at random over the
+    folds. If `queries` is set, only these are used.
 
     >>> qrels = {f"q{n}": {f"d{i}": 1 for i in range(n)} for n in range(1, 7)}
     >>> [fold.test for fold in make_folds(qrels, 2, seed=1)]
@@ -86,7 +87,7 @@ def make_folds(
             remedy="use at least 2 folds, and no more folds than queries",
         )
     generator = seeded(seed)
-    # shuffled first: similar queries must not keep the order of the file
+    # shuffled first, so that queries with equal numbers do not keep the order of the file
     known = list(relevant)
     shuffled = [known[place] for place in generator.permutation(len(known))]
     shuffled.sort(key=relevant.__getitem__, reverse=True)
@@ -131,8 +132,8 @@ def read_folds(*paths: PathLike) -> list[Fold]:
 
 
 def write_folds(path: PathLike, folds: Sequence[Fold]) -> None:
-    """Write folds as JSON: the list of their test queries, or where some queries are for validation, or only
-    some for training, the object of splits.
+    """Write folds as JSON: the list of their test queries, or the object of splits if some queries are for
+    validation or not all others are for training.
 
     >>> file = getfixture("tmp_path") / "folds.json"
     >>> write_folds(file, folds_of([["q1"], ["q2"]]))
@@ -179,7 +180,7 @@ def _from_json(data: Any) -> list[Fold]:
 
 
 def _ids(values: Any) -> tuple[str, ...]:
-    """Ids that are numbers in JSON are text everywhere else; the lists published for GOV2 have some twice."""
+    """Ids as text, also where JSON has numbers, and each once: the lists published for GOV2 repeat some."""
     if not isinstance(values, list | tuple) or not all(type(each) in (str, int) for each in values):
         raise TypeError("not a list of ids")
     return tuple(dict.fromkeys(map(str, values)))
@@ -204,7 +205,7 @@ def _two_columns(path: PathLike) -> list[list[str]]:
     return list(groups.values())
 
 
-# -- what no fold may be
+# -- validation of folds
 # ------------------------------------------------------------------------------------------------------------
 
 
@@ -217,7 +218,7 @@ def _check_groups(groups: Sequence[Sequence[str]]) -> None:
 
 
 def check_folds(folds: Sequence[Fold]) -> None:
-    """Raise unless each query is tested at most once, and never in a fold that trains on it.
+    """Raise an error unless each query is tested at most once, and never in a fold that trains on it.
 
     >>> check_folds([Fold(train=("q1", "q2"), test=("q2",))])
     Traceback (most recent call last):

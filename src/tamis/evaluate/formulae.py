@@ -1,6 +1,6 @@
 """The measures of section 2.5 of the survey (Eqs. 3-8) and related ones, for the ranking of one query. They
-agree with trec_eval to the last digits; measures that it does not have follow the cited paper. A query
-without a relevant document (at the threshold `rel`) gets 0.
+agree with trec_eval to the last digits; measures that trec_eval does not have follow the cited paper. The
+value of a query without a relevant document (at the threshold `rel`) is 0.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ UNJUDGED = np.iinfo(np.int64).min  # below every grade, so that no threshold mak
 
 @dataclass(frozen=True, slots=True)
 class Graded:
-    """What the measures see of a ranking: judgments instead of documents."""
+    """A ranking as the measures need it: judgments instead of documents."""
 
-    grades: Array  # of the documents in rank order, UNJUDGED where there is no judgment
+    grades: Array  # of the documents in rank order, UNJUDGED for those without a judgment
     pool: Array  # the grades of all the documents that are judged for the query, highest first
 
     def __len__(self) -> int:
@@ -37,7 +37,7 @@ class Graded:
 
 
 def graded(ids: Sequence[str], judgments: Mapping[str, int]) -> Graded:
-    """A ranking of documents, as their grades.
+    """The grades of a ranking of documents.
 
     >>> found = graded(["d3", "d1"], {"d1": 2, "d2": 1, "d3": 0})
     >>> found.grades.tolist(), found.pool.tolist()
@@ -49,13 +49,13 @@ def graded(ids: Sequence[str], judgments: Mapping[str, int]) -> Graded:
     return Graded(grades, np.sort(np.array(list(judgments.values()), np.int64))[::-1])
 
 
-# -- of relevant or not: a grade of at least `rel` is relevant
+# -- binary relevance: a grade of at least `rel` is relevant
 # ------------------------------------------------------------------------------------------------------------
 
 
 def precision(found: Graded, k: int, rel: int = 1, short_lists: ShortLists = "k") -> float:
-    """The share of relevant documents among the first k. A list of l < k documents cannot reach 1 where the
-    share is of k, as in trec_eval; some papers take it of l.
+    """The share of relevant documents among the first k. A list of l < k documents cannot reach 1 if the sum
+    is divided by k, as in trec_eval; some papers divide it by l.
 
     >>> two = graded(["d1", "d2"], {"d1": 1})
     >>> precision(two, 10), precision(two, 10, short_lists="l")
@@ -66,7 +66,7 @@ def precision(found: Graded, k: int, rel: int = 1, short_lists: ShortLists = "k"
 
 
 def recall(found: Graded, k: int = ALL, rel: int = 1) -> float:
-    """The share of the relevant documents that is among the first k.
+    """The share of the relevant documents that are among the first k.
 
     >>> recall(graded(["d1", "d2"], {"d1": 1, "d5": 1}), 10)
     0.5
@@ -94,8 +94,8 @@ def reciprocal_rank(found: Graded, k: int = ALL, rel: int = 1) -> float:
 
 
 def average_precision(found: Graded, k: int = ALL, rel: int = 1) -> float:
-    """The mean over the relevant documents of the precision at their ranks, 0 for those that are not found. A
-    cutoff does not change the divisor.
+    """The mean over the relevant documents of the precision at their ranks, 0 for those that are not
+    retrieved. A cutoff does not change the divisor.
 
     >>> average_precision(graded(["d1", "d2", "d3", "d4"], {"d1": 1, "d4": 1, "d7": 1}))
     0.5
@@ -105,7 +105,7 @@ def average_precision(found: Graded, k: int = ALL, rel: int = 1) -> float:
 
 
 def r_precision(found: Graded, rel: int = 1) -> float:
-    """The precision at rank R, of a query with R relevant documents.
+    """The precision at rank R for a query with R relevant documents.
 
     >>> r_precision(graded(["d1", "d2", "d3"], {"d1": 1, "d3": 1}))
     0.5
@@ -124,7 +124,7 @@ def bpref(found: Graded, rel: int = 1) -> float:
     most = min(relevant, _count((found.pool >= 0) & (found.pool < rel)))
     bad = np.cumsum((found.grades >= 0) & (found.grades < rel))
     above = np.minimum(bad[found.grades >= rel], relevant)
-    # where none is judged not relevant, none is above
+    # if no document is judged not relevant, none is above
     return _of_relevant(float((1 - above / max(most, 1)).sum()), found, rel)
 
 
@@ -138,7 +138,7 @@ def rank_biased_precision(found: Graded, p: float = 0.8, k: int = ALL, rel: int 
 
 
 def rbp_residual(found: Graded, p: float = 0.8, k: int = ALL) -> float:
-    """How much more RBP could be, were all relevant that is not known: the unjudged documents, and what comes
+    """How much larger RBP would be if everything unknown were relevant: the unjudged documents, and those
     after the end of the list.
 
     >>> rbp_residual(graded(["d1", "d2"], {"d1": 1}), p=0.5)
@@ -149,13 +149,13 @@ def rbp_residual(found: Graded, p: float = 0.8, k: int = ALL) -> float:
     return float(unknown + p ** len(grades))
 
 
-# -- of grades
+# -- graded relevance
 # ------------------------------------------------------------------------------------------------------------
 
 
 def dcg(grades: Array, gain: Gain = "linear") -> float:
     """The sum of gain / log2(rank + 1). The gain is the grade (Järvelin & Kekäläinen 2002), as in trec_eval,
-    or 2^grade - 1 (Burges et al. 2005), Eq. 7 of the survey: they differ where there are grades above 1.
+    or 2^grade - 1 (Burges et al. 2005), Eq. 7 of the survey: the two differ for grades above 1.
 
     >>> dcg(np.array([3, 0, 1])), dcg(np.array([3, 0, 1]), "exp")
     (3.5, 7.5)
@@ -166,7 +166,7 @@ def dcg(grades: Array, gain: Gain = "linear") -> float:
 
 
 def ndcg(found: Graded, k: int = ALL, gain: Gain = "linear") -> float:
-    """DCG divided by that of the ideal order of all documents judged for the query.
+    """DCG divided by the DCG of the ideal order of all documents judged for the query.
 
     >>> round(ndcg(graded(["d2", "d1"], {"d1": 3, "d2": 1}), 10), 4)
     0.7967
@@ -175,12 +175,12 @@ def ndcg(found: Graded, k: int = ALL, gain: Gain = "linear") -> float:
     return dcg(found.grades[:k], gain) / ideal if ideal else 0.0
 
 
-# -- of judgments
+# -- judgments
 # ------------------------------------------------------------------------------------------------------------
 
 
 def judged(found: Graded, k: int = ALL) -> float:
-    """The share of the first k documents, or of all if there are fewer, that is judged at all.
+    """The share of the first k documents, or of all if there are fewer, that are judged.
 
     >>> judged(graded(["d1", "d2"], {"d1": 0}), 10)
     0.5

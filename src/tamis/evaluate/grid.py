@@ -1,4 +1,4 @@
-"""Settings to try: grids of parameters, those of the papers, and pipelines with holes for them.
+"""Settings to try: grids of parameters, the papers' grids, and pipelines with placeholders for parameters.
 
 The papers' grids: `INTERPOLATION` (alpha), `BIRCH[n - 1]` (alpha and the weights of n sentences, in steps of
 0.1), `BIRCH_W4` (the fourth weight, for `around` the best of `BIRCH[2]`), `BM25`, `QL` and `RM3`.
@@ -29,8 +29,8 @@ Grid = Mapping[str, Sequence[Value]]
 Setting = dict[str, Value]
 
 _HOLE = re.compile(r"\{([^{}]*)\}")
-_COMMA = re.compile(r',(?=(?:[^"]*"[^"]*")*[^"]*$)')  # one that is not between quotes
-_MOST = 100_000  # settings: more than that is a slip of the finger
+_COMMA = re.compile(r',(?=(?:[^"]*"[^"]*")*[^"]*$)')  # a comma outside quotes
+_MOST = 100_000  # settings: a larger number is probably a typing error
 
 
 # -- the papers'
@@ -38,7 +38,7 @@ _MOST = 100_000  # settings: more than that is a slip of the finger
 
 TENTHS = tuple(step / 10 for step in range(11))
 
-#: Eq. 16 of the survey: how much of the first stage's score there is in the sum.
+#: Eq. 16 of the survey: the weight of the first stage's score in the sum.
 INTERPOLATION: Grid = {"alpha": TENTHS}
 
 #: Birch with one, two and three sentences (w1 is 1): 11, 121 and 1,331 settings.
@@ -48,11 +48,12 @@ BIRCH: tuple[Grid, ...] = (
     {"alpha": TENTHS, "w2": TENTHS, "w3": TENTHS},
 )
 
-#: With four sentences it tries every w4 around the best setting of three: `around(best, BIRCH[2], BIRCH_W4)`.
+#: With four sentences, every w4 is tried around the best setting of three: `around(best, BIRCH[2],
+#: BIRCH_W4)`.
 BIRCH_W4: Grid = {"w4": TENTHS}
 
-#: What Lin (2018) and Yang et al. (2019) tuned on Robust04, by Anserini's files. RM3's is 27,500 settings, of
-#: which every fifth of a parameter is a good start: `{"terms": RM3["terms"][4::5], ...}`.
+#: The grids of Lin (2018) and Yang et al. (2019) on Robust04, from Anserini's files. RM3's has 27,500
+#: settings; every fifth value of a parameter is a good start: `{"terms": RM3["terms"][4::5], ...}`.
 BM25: Grid = {
     "k1": tuple(step / 10 for step in range(1, 41)),
     "b": tuple(step / 10 for step in range(1, 11)),
@@ -66,7 +67,7 @@ RM3: Grid = {"terms": tuple(range(1, 51)), "docs": tuple(range(1, 51)), "weight"
 
 
 def settings(grid: Grid) -> list[Setting]:
-    """Every combination of a grid's values, in order: the last parameter changes fastest.
+    """All combinations of a grid's values, in order: the last parameter changes fastest.
 
     >>> settings({"k1": [0.9, 1.2], "b": [0.4]})
     [{'k1': 0.9, 'b': 0.4}, {'k1': 1.2, 'b': 0.4}]
@@ -78,8 +79,8 @@ def settings(grid: Grid) -> list[Setting]:
 
 
 def around(best: Mapping[str, Value], grid: Grid, more: Grid | None = None) -> list[Setting]:
-    """The settings next to one in its grid: each parameter as it is, one step less and one step more. With
-    every combination of `more`, parameters that it does not have yet.
+    """The settings next to `best` in its grid: each parameter unchanged, one step less and one step more.
+    They are combined with all values of `more`, a grid of parameters that `best` does not have.
 
     >>> len(around({"alpha": 0.5, "w2": 0.0, "w3": 1.0}, BIRCH[2], BIRCH_W4))  # 3 * 2 * 2 * 11
     132
@@ -96,8 +97,7 @@ def around(best: Mapping[str, Value], grid: Grid, more: Grid | None = None) -> l
 
 
 def parse_grid(texts: Iterable[str]) -> Grid:
-    """A grid as it is written on a command line: `name=value,value,...` or `name=first:last:step`, the last
-    included.
+    """Parse a grid from a command line: `name=value,value,...` or `name=first:last:step`, including the last.
 
     >>> parse_grid(["k1=0.4,0.9", "b=0.2:0.8:0.2", "aggregate=sum,min"])
     {'k1': (0.4, 0.9), 'b': (0.2, 0.4, 0.6, 0.8), 'aggregate': ('sum', 'min')}
@@ -132,7 +132,7 @@ def _values(text: str, whole: str) -> list[Value]:
             ) from error
         assert isinstance(node, Call)
         ((_, value),) = node.options
-        assert not isinstance(value, Node)  # which only some options are
+        assert not isinstance(value, Node)  # only some options may be a Node
         return [value]
     try:
         first, last, step = map(Decimal, text.split(":"))
@@ -149,12 +149,12 @@ def _values(text: str, whole: str) -> list[Value]:
     return [int(each) if whole_numbers else float(each) for each in steps]
 
 
-# -- pipelines with holes
+# -- pipelines with placeholders
 # ------------------------------------------------------------------------------------------------------------
 
 
 def fill(template: str, setting: Mapping[str, Value]) -> str:
-    """A pipeline's expression with the values of a setting at the places of their names.
+    """A pipeline's expression with the placeholders replaced by the values of a setting.
 
     >>> fill("bm25(k1={k1}, b={b}) % 100", {"k1": 0.9, "b": 0.4})
     'bm25(k1=0.9, b=0.4) % 100'
@@ -170,9 +170,9 @@ def pipelines_of(
     *,
     first: Stage | None = None,
 ) -> Callable[[Mapping[str, Value]], Stage]:
-    """What makes the pipeline of a setting; stages that are the same in several settings are made once.
+    """A function that builds the pipeline of a setting; stages that several settings share are built once.
 
-    `first` is the stage that every pipeline begins with, a run's candidates; the template may call it
+    `first` is the stage that every pipeline begins with, the candidates of a run; the template may name it
     `given`.
 
     >>> pipelines_of("rm3(terms={n}) % 10")({"n": 20})
@@ -183,8 +183,8 @@ def pipelines_of(
 
 
 def builder(index: Index | None, runtime: Runtime, first: Stage | None = None) -> Callable[[Node], Stage]:
-    """What makes pipelines; stages that are the same in several are made once. With `first`, the stage that
-    `given` stands for, each begins with that.
+    """A function that builds pipelines; stages that several pipelines share are built once. With `first`, the
+    stage that `given` stands for, each pipeline begins with it.
 
     >>> build_once = builder(None, Runtime())
     >>> one, other = (build_once(parse(f"rm3 >> normalise % {k}")) for k in (5, 9))
@@ -206,7 +206,7 @@ def builder(index: Index | None, runtime: Runtime, first: Stage | None = None) -
 
 
 def check_holes(template: str, names: Iterable[str]) -> None:
-    """Refuse a template and names that do not belong together.
+    """Refuse a template whose placeholders do not match the names.
 
     >>> check_holes("bm25(k1={k1})", ["b"])
     Traceback (most recent call last):
@@ -228,7 +228,7 @@ def check_holes(template: str, names: Iterable[str]) -> None:
 
 
 def spelled(value: Value) -> str:
-    """A value as it is written in a grid.
+    """A value in the form that a grid uses.
 
     >>> spelled(0.9), spelled("sum"), spelled(True), spelled(None)
     ('0.9', 'sum', 'true', 'none')

@@ -1,9 +1,9 @@
-"""Joint tuning by successive halving over the queries: all settings see a few of the queries, those that are
-clearly worse than the best of them are dropped, and the others see twice as many.
+"""Joint tuning by successive halving over the queries: all settings are tried on a few queries, those that
+are clearly worse than the best are dropped, and the others are tried on twice as many.
 
-Unlike plain successive halving, which drops the worse half whatever the differences, this drops settings that
-are significantly worse (a paired t-test against the current leader, without correction): on few queries the
-order of good settings is random, and shared work makes it cheap to keep them.
+Plain successive halving drops the worse half, whatever the differences. This drops only settings that are
+significantly worse (a paired t-test against the current leader, without correction): on few queries the order
+of good settings is random, and shared work makes it cheap to keep them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tamis.base.errors import InputError
 from tamis.evaluate.budget import ALPHA, clearly_worse
 from tamis.evaluate.chance import seeded
 
-FIRST = 8  # queries: fewer do not tell a good setting from a lucky one
+FIRST = 8  # queries: with fewer, a good setting cannot be told from a lucky one
 
 
 class Tried(NamedTuple):
-    """What a setting did for some queries: the values of the measure, and the inferences of all of them."""
+    """The result of a setting on some queries: the values of the measure, and their inferences in total."""
 
     values: Mapping[str, float]
     inferences: int
@@ -47,7 +47,7 @@ class Seen:
 
 
 class Round(NamedTuple):
-    """So many settings were tried on so many queries, counted from the first, and so many dropped."""
+    """The numbers of queries tried up to this round, of settings tried on them, and of settings dropped."""
 
     queries: int
     settings: int
@@ -55,8 +55,8 @@ class Round(NamedTuple):
 
 
 def round_ends(queries: int, first: int | None = None) -> list[int]:
-    """After how many queries each round ends: an eighth of them, but no fewer than eight, then ever twice as
-    many.
+    """The number of queries after which each round ends: an eighth of them, but at least eight, then twice as
+    many each time.
 
     >>> round_ends(43), round_ends(500), round_ends(5)
     ([8, 16, 32, 43], [63, 126, 252, 500], [5])
@@ -81,10 +81,10 @@ def halve(
     alpha: float = ALPHA,
     seed: int = 0,
 ) -> tuple[dict[int, Seen], list[Round]]:
-    """Try settings, by their numbers, on ever more of the queries, in an order that `seed` decides.
+    """Try settings, by their numbers, on more and more of the queries, in an order drawn from `seed`.
 
-    `attempt(queries, settings)` says what the settings do for more queries. Those that take more than
-    `most_inferences` a query are dropped after the first round, and are no leaders.
+    `attempt(queries, settings)` returns the results of the settings on further queries. Settings that take
+    more than `most_inferences` per query are dropped after the first round, and never lead.
 
     >>> queries = [Query(f"q{number}", "") for number in range(20)]
     >>> def attempt(some, numbers):  # the values of setting n are about n

@@ -13,8 +13,8 @@ from tamis.formats import Qrels
 
 
 def checked(qrels: Qrels) -> Qrels:
-    """The judgments with integer grades; equal values such as 1.0 or numpy's are converted. A measure would
-    silently truncate 0.5 to 0.
+    """The judgments with integer grades; equal values such as 1.0 or numpy's are converted, others refused: a
+    measure would silently truncate 0.5 to 0.
 
     >>> checked({"q1": {"d1": 2.0, "d2": True}})
     {'q1': {'d1': 2, 'd2': 1}}
@@ -22,7 +22,7 @@ def checked(qrels: Qrels) -> Qrels:
     Traceback (most recent call last):
     tamis.base.errors.InputError: query 'q1': the grade 0.5 of 'd1' is not a whole number: give 0, 1, 2, ...
     """
-    if not isinstance(qrels, Mapping):  # from callers without a type checker, as all of these
+    if not isinstance(qrels, Mapping):  # callers without a type checker, as in the checks below
         raise InputError(
             f"the judgments are a {type(qrels).__name__}", remedy="give a dict, {qid: {docid: grade}}"
         )
@@ -30,7 +30,8 @@ def checked(qrels: Qrels) -> Qrels:
 
 
 def with_relevant(qrels: Qrels) -> Qrels:
-    """The judgments of those queries that have a relevant document; the others have no recall, AP or nDCG.
+    """The judgments of queries that have a relevant document; for the others recall, AP and nDCG are
+    undefined.
 
     >>> with_relevant({"q1": {"d1": 1, "d2": 0}, "q2": {"d1": 0}})
     {'q1': {'d1': 1, 'd2': 0}}
@@ -43,7 +44,7 @@ def _checked_grades(qid: str, grades: dict[str, int]) -> dict[str, int]:
     if not isinstance(grades, Mapping):
         problem = f"the judgments of query {qid!r} are a {type(grades).__name__}"
         raise InputError(problem, remedy="give a dict, {docid: grade}")
-    if set(map(type, grades.values())) <= {int}:  # as of every file: as good as free, and the same object
+    if set(map(type, grades.values())) <= {int}:  # as from a file: a cheap check, and no copy
         return grades
     return {docid: _grade(qid, docid, grade) for docid, grade in grades.items()}
 

@@ -1,14 +1,14 @@
-"""Measures of a run against judgments, by ir_measures' or trec_eval's names. Their conventions are these.
+"""Measures of a run against judgments, by ir_measures' or trec_eval's names. The conventions are:
 
-- Ties: a ranking's order is what counts, whatever its scores. Of a run file that is the order of decreasing
-  score, equal scores by the rank column, then as in the file; trec_eval puts the larger of two tied ids
-  first. `ties.tie_effect` says whether it matters.
+- Ties: a ranking's order counts, whatever its scores. For a run file that is the order of decreasing score,
+  equal scores by the rank column, then as in the file; trec_eval puts the larger of two tied ids first.
+  `ties.tie_effect` tells whether it matters.
 - A judged query that is missing from the run counts as zero, so that leaving out queries does not help.
   Queries that were not run can be left out of the mean.
-- A query without a relevant document (a grade above 0) has no recall, AP or nDCG (0/0): it is left out of
-  every mean. A threshold does not change which queries count: with AP(rel=2) a query whose highest grade is 1
-  counts as zero, as in ir_measures and trec_eval.
-- The mean over queries is arithmetic, unless another is asked for.
+- For a query without a relevant document (a grade above 0), recall, AP and nDCG are undefined (0/0): it is
+  left out of every mean. A threshold does not change which queries count: with AP(rel=2) a query whose
+  highest grade is 1 counts as zero, as in ir_measures and trec_eval.
+- The mean over queries is arithmetic by default.
 - Unjudged documents are not relevant, unless the lists are condensed: then they are removed. `Judged@10` is
   the judged share of the first ten, always of the whole list.
 """
@@ -40,7 +40,7 @@ Unjudged = Literal["nonrelevant", "condensed"]
 Missing = Literal["zero", "left-out"]
 Mean = Literal["arithmetic", "geometric", "harmonic"]
 
-LEAST = 1e-5  # what a value counts at least in a geometric or harmonic mean, as in trec_eval's gm_map
+LEAST = 1e-5  # the smallest value in a geometric or harmonic mean, as in trec_eval's gm_map
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,13 @@ class Evaluation:
 
     mean: dict[str, float]
     per_query: dict[str, dict[str, float]]
-    missing: list[str]  # judged queries that the run does not answer: they count zero, or are left out
+    missing: list[str]  # judged queries that are missing from the run: they count as zero, or are left out
     unjudged: list[str]  # queries of the run without judgments: they do not count
     irrelevant: list[str]  # judged queries without a relevant document: they do not count
 
 
 def parse_measures(names: str | Iterable[str]) -> list[Any]:
-    """The measures of ir_measures or trec_eval by these names, each once; a string is one name.
+    """The measures of ir_measures or trec_eval with these names, each once; a string is one name.
 
     >>> parse_measures(["nDCG@10", "MAP", "AP", "ndcg_cut_10"])
     [nDCG@10, AP]
@@ -77,7 +77,7 @@ def parse_measures(names: str | Iterable[str]) -> list[Any]:
             TypeError,
             AttributeError,
             AssertionError,
-        ) as error:  # its ways to say no
+        ) as error:  # its errors for unknown names
             raise InputError(
                 f"{name!r} is not a measure", remedy=f"use a name such as {_EXAMPLES}"
             ) from error
@@ -86,7 +86,7 @@ def parse_measures(names: str | Iterable[str]) -> list[Any]:
 
 
 def with_companions(names: str | Iterable[str]) -> list[str]:
-    """The measures, and beside them what they should be read with: the share of judged documents above each
+    """The measures, followed by those that help to read them: the share of judged documents above each
     cutoff, and RBP's residual.
 
     >>> with_companions(["nDCG@10", "P@10", "AP", "RBP(p=0.5)"])
@@ -116,10 +116,10 @@ def evaluate(
 ) -> Evaluation:
     """Measure a run against judgments.
 
-    With `unjudged="condensed"` the documents without a judgment are taken out of the lists first. P@k of a
-    list of l < k documents is a share of k, or with `short_lists="l"` of l. Judged queries that the run does
-    not answer count zero, or with `missing="left-out"` not at all: then compare only runs that answer the
-    same queries. `mean` is over the queries; GMAP is AP's geometric one.
+    With `unjudged="condensed"` the documents without a judgment are removed from the lists first. P@k of a
+    list of l < k documents is divided by k, or with `short_lists="l"` by l. Judged queries that are missing
+    from the run count as zero, or with `missing="left-out"` are ignored: then compare only runs with the same
+    queries. `mean` is over the queries; GMAP is the geometric mean of AP.
 
     >>> import numpy as np
     >>> from tamis.base.documents import Query
@@ -140,7 +140,7 @@ def evaluate(
     if not judged:
         raise InputError("the judgments hold no relevant document", remedy="check that they are qrels")
     for qid, grades in judged.items():
-        check_ids(qid, islice(grades, 1))  # the others will be like it
+        check_ids(qid, islice(grades, 1))  # one id is checked: the others are alike
     answered = {qid: run[qid] for qid in judged if qid in run}
     if not answered:
         raise InputError(
@@ -173,7 +173,7 @@ def values(
     unjudged: Unjudged,
     short_lists: ShortLists,
 ) -> dict[str, dict[str, float]]:
-    """Each measure of each query of the qrels: of parsed measures and checked rankings."""
+    """The value of each measure for each query of the qrels, from parsed measures and checked rankings."""
     from tamis.evaluate.engines import computed, formula, of_whole_lists
 
     formulas = {str(measure): formula(measure, short_lists) for measure in measures}
@@ -228,8 +228,8 @@ def check_ranking(ranking: Ranking) -> None:
 
 
 def over_queries(measure: Any, per_query: Iterable[float], mean: Mean = "arithmetic") -> float:
-    """The mean, or the sum for measures that count (NumRelRet). A share of judged documents and a residual
-    have arithmetic means only.
+    """The mean, or the sum for measures that count (NumRelRet). Shares of judged documents and residuals have
+    only arithmetic means.
 
     >>> over_queries(parse_measures(["AP"])[0], [0.25, 0.75])
     0.5

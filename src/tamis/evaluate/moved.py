@@ -26,11 +26,11 @@ class Move:
     document: str
     before: int
     after: int
-    grade: int | None  # none where it is not judged
+    grade: int | None  # None if it is not judged
 
     @property
     def change(self) -> int:
-        """By how many ranks it went up; below 0 where it went down."""
+        """The number of ranks that it went up; negative if it went down."""
         return self.before - self.after
 
 
@@ -43,10 +43,10 @@ def moved(
     rel: int | None = None,
     direction: Direction = "both",
 ) -> list[Move]:
-    """The documents whose rank changed most from one run to another, over all queries that both answer.
+    """The documents whose rank changed most from one run to another, over all queries that both contain.
 
-    Of equal changes those of the first queries, then of the first ranks, come first. With `rel` only
-    documents of at least that grade.
+    Equal changes are sorted by query, then by rank. With `rel`, only documents of at least that grade are
+    listed.
 
     >>> import numpy as np
     >>> from tamis.base.documents import Query
@@ -71,7 +71,7 @@ def moved(
             move.change > 0 if direction == "up" else move.change < 0 if direction == "down" else move.change
         )
     )
-    # it keeps the order of equal ones
+    # nsmallest is stable
     return nsmallest(n, wanted, key=lambda move: -abs(move.change))
 
 

@@ -10,12 +10,12 @@ from xml.sax.saxutils import escape, quoteattr
 from tamis.evaluate.compare import Comparison, PairedTest
 from tamis.evaluate.significance import NOISE
 
-# Blue and orange, told apart by the colour-blind and, one being darker, in grey.
+# Blue and orange: colour-blind people can tell them apart; in grey, one is darker.
 BETTER, WORSE = "#1f5f99", "#e08a1e"
 INK, FAINT = "#222", "#ccc"
 FONT = "Helvetica, Arial, sans-serif"
 
-_MOST_BARS = 500  # more are thinner than a printer's dot
+_MOST_BARS = 500  # with more, each is thinner than a printer's dot
 _PANEL_WIDTH, _PANEL_HEIGHT = 300, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 14, 44, 34
 _TEXT = 10  # where the lines above and below a panel start
@@ -27,7 +27,7 @@ _TEXT = 10  # where the lines above and below a panel start
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """From values to pixels, linearly or by logarithms.
+    """Maps values to pixels, on a linear or logarithmic scale.
 
     >>> Scale(0, 10, 100, 200)(5), Scale(1, 100, 0, 200, log=True)(10)
     (150.0, 100.0)
@@ -47,7 +47,7 @@ class Scale:
         return self.start + share * (self.stop - self.start)
 
     def ticks(self, count: int = 5) -> list[float]:
-        """About `count` round values within the scale; powers of ten, where it is logarithmic.
+        """About `count` round values within the scale; powers of ten if it is logarithmic.
 
         >>> Scale(-0.13, 0.31, 0, 1).ticks()
         [-0.1, 0.0, 0.1, 0.2, 0.3]
@@ -76,14 +76,14 @@ def widened(low: float, high: float, count: int = 5) -> tuple[float, float]:
 
 
 def _round_step(low: float, high: float, count: int) -> float:
-    """1, 2 or 5 times a power of ten, whichever comes nearest to so many steps."""
+    """The step size closest to `count` steps: 1, 2 or 5 times a power of ten."""
     exact = (high - low) / count if high > low else 1.0
     power = 10.0 ** math.floor(math.log10(exact))
     return min((power * factor for factor in (1, 2, 5, 10)), key=lambda step: abs(math.log(step / exact)))
 
 
 def element(name: str, attributes: Mapping[str, object], *, tooltip: str = "", inside: str = "") -> str:
-    """An SVG element; browsers show its tooltip. What is inside is SVG already.
+    """An SVG element; browsers show its tooltip. `inside` is SVG, and is not escaped.
 
     >>> element("rect", {"x": 1.25, "class": "bar"}, tooltip="q1 & q2")
     '<rect x="1.25" class="bar"><title>q1 &amp; q2</title></rect>'
@@ -124,7 +124,7 @@ def polyline(points: Iterable[tuple[float, float]], *, colour: str, width: float
 
 
 def x_axis(scale: Scale, y: float, label: str, below: float = 28) -> str:
-    """A line below the plot with its ticks and, in the middle under them, what it shows."""
+    """The x axis: a line below the plot with ticks and, centred below them, its label."""
     parts = [line(scale.start, y, scale.stop, y)]
     for value in scale.ticks():
         at = scale(value)
@@ -133,7 +133,7 @@ def x_axis(scale: Scale, y: float, label: str, below: float = 28) -> str:
 
 
 def y_axis(scale: Scale, left: float, right: float, label: str = "") -> str:
-    """Ticks at the left, with faint lines across the plot, and above them what the axis shows."""
+    """The y axis: ticks at the left, with faint lines across the plot, and its label above them."""
     parts = []
     for value in scale.ticks():
         at = scale(value)
@@ -145,7 +145,7 @@ def y_axis(scale: Scale, left: float, right: float, label: str = "") -> str:
 
 
 def link(to: str, name: str, inside: str) -> str:
-    """A link around a part of a picture that is in a page; its name is for screen readers.
+    """A link around a part of a picture embedded in a page; its name is for screen readers.
 
     >>> link("#d1", "d1", "<g/>")
     '<a href="#d1" aria-label="d1"><g/></a>'
@@ -154,8 +154,8 @@ def link(to: str, name: str, inside: str) -> str:
 
 
 def svg(width: float, height: float, parts: Iterable[str], *, title: str, links: bool = False) -> str:
-    """A whole picture, on white so that it can be read on any page; the title is for screen readers, which
-    look for links only in a picture that has some.
+    """A complete picture, on white so that it is readable on any page. The title is for screen readers; with
+    `links` they look for links in the picture.
 
     >>> svg(10, 10, [], title="nothing")[:64]
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 10 10" widt'
@@ -172,17 +172,17 @@ def svg(width: float, height: float, parts: Iterable[str], *, title: str, links:
 
 
 def _escaped(content: str) -> str:
-    """Text for XML."""
+    """Text escaped for XML."""
     return escape(_shown(content), {'"': "&quot;"})
 
 
 def _shown(content: str) -> str:
-    """XML has no control characters, whatever an id holds."""
+    """Text without control characters, which an id may contain but XML does not allow."""
     return "".join(c if c.isprintable() else "\ufffd" for c in content)
 
 
 def _number(value: object) -> str:
-    """Pixels to a hundredth."""
+    """A number of pixels, rounded to a hundredth."""
     return f"{round(value, 2):.10g}" if isinstance(value, float) else str(value)
 
 
@@ -191,9 +191,10 @@ def _number(value: object) -> str:
 
 
 def difference_plot(comparison: Comparison) -> str:
-    """A panel a test: the differences of all queries, from the best to the worst.
+    """One panel per test: the differences of all queries, from the best to the worst.
 
-    A row of panels is a run against a baseline, a column a measure; the panels of a measure share a scale.
+    Each row of panels is a run against a baseline, each column a measure; the panels of a measure share a
+    scale.
     """
     pairs = list(dict.fromkeys((t.run, t.baseline) for t in comparison.tests))
     panels = []
@@ -246,16 +247,16 @@ def _panel(
 def _bar(i: int, value: float, across: Scale, up: Scale, tooltip: str) -> str:
     x, wide = across(i), across(i + 1) - across(i)
     top, bottom = up(max(value, 0)), up(min(value, 0))
-    if bottom - top < 1:  # too flat to point at: a query without a difference has its tooltip too
+    if bottom - top < 1:  # too flat to point at: a query without a difference needs a tooltip too
         top, bottom = up(0) - 0.5, up(0) + 0.5
     colour = FAINT if abs(value) <= NOISE else BETTER if value > 0 else WORSE
-    gap = 0.15 * wide if wide > 2 else -0.3  # where there is no room for gaps, no pale seams either
+    gap = 0.15 * wide if wide > 2 else -0.3  # without room for gaps, bars overlap to avoid pale seams
     place = {"x": x + gap / 2, "y": top, "width": wide - gap, "height": bottom - top}
     return element("rect", {**place, "fill": colour}, tooltip=tooltip)
 
 
 def _areas(values: Sequence[float], across: Scale, up: Scale) -> list[str]:
-    """What thousands of bars would look like: two areas, a corner for each half pixel."""
+    """Two areas in place of thousands of bars, which look the same; one corner per half pixel."""
     step = max(1, len(values) // (2 * (_PANEL_WIDTH - _LEFT - _RIGHT)))
     kept = [*range(0, len(values), step), len(values) - 1]
     made = []
@@ -272,7 +273,7 @@ def _signed(value: float) -> str:
 
 
 def _short(label: str, most: int = 38) -> str:
-    """What fits above a panel, without the middle of a longer name.
+    """A label that fits above a panel; the middle of a longer name is cut out.
 
     >>> _short("a-run-with-a-very-long-name-of-forty-two-letters")
     'a-run-with-a-very-l…f-forty-two-letters'

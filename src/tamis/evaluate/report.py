@@ -1,4 +1,5 @@
-"""A trade-off as a page on its own: plots, tables, and how it was measured. It asks no network."""
+"""A trade-off as a self-contained page: plots, tables, and how it was measured. It loads nothing from the
+network."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ from tamis.evaluate.plot import FAINT, INK
 from tamis.evaluate.tradeoff import Tradeoff, cells, described, milliseconds
 from tamis.evaluate.tradeoff_plot import place_of, plots
 
-_NEAR = 5  # settings within noise that are named
+_NEAR = 5  # settings within noise that are listed by name
 
-#: What the plots' colours are on black, where the darkest would not be seen.
+#: The plots' colours on black, where the darkest would be invisible.
 _DARK = {
     INK: "#ddd",
     FAINT: "#555",
@@ -62,8 +63,8 @@ _STYLE = _STYLE.replace("DARK_INK", _DARK[INK]).replace(
 
 
 def html(found: Tradeoff, *, pipeline: str = "", command: str = "", lines: str | None = None) -> str:
-    """The report. `pipeline` and `command` say where it comes from, `lines` is the parameter whose values the
-    plots tell apart."""
+    """The report. `pipeline` and `command` document its origin; `lines` is the parameter whose values have
+    separate lines in the plots."""
     title = f"{len(found.points)} settings, {found.measure} over {found.queries:,} queries"
     pictures = [f"<figure>{picture}</figure>" for picture in plots(found, lines, links=True).values()]
     kinds: list[Cost] = ["inferences"] if found.alone else []
@@ -99,7 +100,7 @@ def html(found: Tradeoff, *, pipeline: str = "", command: str = "", lines: str |
 
 
 def summary(found: Tradeoff) -> list[str]:
-    """The choice and its confidence, in sentences."""
+    """The choice and the confidence in it, in sentences."""
     choice, points = found.choice, found.points
     within = f" within {found.budget}" if found.budget else ""
     if choice is None:
@@ -144,7 +145,7 @@ def frontier_said(found: Tradeoff, kind: Cost) -> str:
 
 
 def _ceilings(found: Tradeoff) -> list[str]:
-    """What short lists can reach."""
+    """The best values that settings with short lists can reach."""
     highest = dict(sorted({point.ceiling for point in found.points if point.ceiling}))
     if not highest:
         return []
@@ -189,7 +190,7 @@ def _costs(point: Point) -> str:
 
 
 def _table(found: Tradeoff, numbers: Sequence[int], *, places: bool = False) -> str:
-    """A line for each of these settings; with `places` one that a link finds."""
+    """One line per setting; with `places` each line has an anchor for links."""
     timed = found.timing is not None
     head = [*found.names, found.measure, "inferences", *(["p50, ms", "p95, ms"] if timed else []), "best in"]
     share = found.choice.share if found.choice else {}

@@ -1,15 +1,16 @@
 """Fewer judgments: deep (all of a few queries) or shallow (a few of all queries), the same number of them.
 
-With Q queries, D_q judgments of each and M of all, both schemes keep exactly r*M judgments at rate r (the
+With Q queries, D_q judgments per query and M in total, both schemes keep exactly r*M judgments at rate r (the
 reproduction of MaxP by Zhang, Yates & Lin, section 3.3; there the text has r*D, the files r*M):
 
-1. deep keeps ceil(r*Q) random queries with all their judgments, and where these are too few, as queries have
-   different numbers of them, further random queries; shallow keeps ceil(r*D_q) random judgments of every
+1. deep keeps ceil(r*Q) random queries with all their judgments, and further random queries if these are too
+   few, since queries have different numbers of them; shallow keeps ceil(r*D_q) random judgments of every
    query;
-2. then queries in turn lose a random judgment each until r*M are left (a half is rounded up). One that has
-   only one left keeps it as long as any has more.
+2. then each query in turn loses a random judgment until r*M are left (a half is rounded up). A query keeps
+  its
+   last judgment as long as any query has more than one.
 
-Sample for training and validation only, and test on all judgments: `only` says of which queries.
+Sample for training and validation only, and test on all judgments: `only` names the queries to sample from.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tamis.formats import Qrels
 
 Scheme = Literal["deep", "shallow"]
 
-#: The rates of the paper; 1 is everything.
+#: The rates of the paper; 1 keeps everything.
 RATES = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 
@@ -40,7 +41,7 @@ def sample_judgments(
     only: Collection[str] | None = None,
 ) -> Qrels:
     """Keep a share of the judgments. Queries and documents keep their order; a query without judgments is
-    removed. With `only`, all other queries keep everything.
+    removed. With `only`, all other queries keep all their judgments.
 
     >>> qrels = {q: {f"d{i}": i % 2 for i in range(10)} for q in ("q1", "q2", "q3", "q4")}
     >>> {qid: len(grades) for qid, grades in sample_judgments(qrels, 0.3, "shallow").items()}
@@ -68,7 +69,7 @@ def sample_judgments(
     return sampled
 
 
-_Kept = dict[str, list[str]]  # the documents of each query, in random order where some are to go
+_Kept = dict[str, list[str]]  # the documents of each query, in random order if some will be dropped
 
 
 def _deep(pool: _Kept, share: Fraction, target: int, generator: np.random.Generator) -> _Kept:
@@ -93,7 +94,7 @@ def _shuffled(ids: list[str], generator: np.random.Generator) -> list[str]:
 
 
 def _drop(kept: _Kept, target: int, generator: np.random.Generator) -> None:
-    """Take one from each query in turn, in random order, until `target` are left."""
+    """Drop one judgment from each query in turn, in random order, until `target` are left."""
     excess = sum(map(len, kept.values())) - target
     turns = _shuffled(list(kept), generator)
     for least in (1, 0):

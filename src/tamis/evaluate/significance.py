@@ -1,8 +1,9 @@
-"""Is a difference between two runs more than luck? Pure functions of per-query differences.
+"""Tests of whether a difference between two runs is more than chance. Pure functions of per-query
+differences.
 
 The pairs are the queries. Both tests are two-tailed; the papers use the t-test with Bonferroni's correction.
-A test that cannot say anything (equal runs, one query) answers p = 1, never NaN, so that a correction over a
-family always has numbers to work with.
+A test that is undefined (equal runs, one query) returns p = 1, never NaN, so that a correction over a family
+always has numbers to work with.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ Test = Literal["t", "randomisation"]
 Correction = Literal["holm", "bonferroni", "none"]
 IntervalMethod = Literal["bca", "percentile"]
 
-NOISE = 1e-12  # what rounding may leave of two equal values of a measure
-_DIGITS = 12  # of which it leaves no trace
+NOISE = 1e-12  # the largest difference of equal values of a measure that rounding may cause
+_DIGITS = 12  # decimals that rounding does not change
 PERMUTATIONS = 100_000
 RESAMPLES = 10_000
 _CHUNK = 1 << 20  # numbers held at once
@@ -47,7 +48,8 @@ class WinTieLoss(NamedTuple):
 def t_test(differences: Array | Sequence[float]) -> float:
     """The p-value of the two-tailed paired t-test.
 
-    Without spread (equal differences, or a single query) t is 0/0 or infinite and the test undefined: p is 1.
+    Without spread (equal differences, or a single query) t is 0/0 or infinite, and the test is undefined: p
+    is 1.
 
     >>> round(t_test([0.1, 0.2, 0.0, 0.3]), 4)
     0.1027
@@ -63,12 +65,12 @@ def t_test(differences: Array | Sequence[float]) -> float:
 def randomisation_test(
     differences: Array | Sequence[float], *, permutations: int = PERMUTATIONS, seed: int = 0
 ) -> float:
-    """The p-value of the two-tailed randomisation test: how often do random signs give so large a mean?
+    """The p-value of the two-tailed randomisation test: how often random signs give a mean at least as large.
 
-    If no run is better, each query's difference might as well have the other sign. All assignments of signs
-    are tried where there are no more than `permutations`; otherwise that many are sampled, and the one that
-    was observed is counted with them, without which p could be zero (Phipson & Smyth 2010).
-    `scipy.stats.permutation_test` does the same, forty times as slowly for 200 queries.
+    If neither run is better, each query's difference could equally have the other sign. All assignments of
+    signs are tried if there are at most `permutations`; otherwise that many are sampled, and the observed one
+    is counted with them, since p could be zero without it (Phipson & Smyth 2010).
+    `scipy.stats.permutation_test` does the same, forty times slower for 200 queries.
 
     >>> randomisation_test([0.1, 0.2, 0.0, 0.3])  # 2 of the 8 signs of three numbers
     0.25
@@ -76,7 +78,7 @@ def randomisation_test(
     d = _checked(differences)
     if permutations < 1:
         raise InputError(f"{permutations} permutations", remedy="ask for at least one")
-    changing = d[np.abs(d) > NOISE]  # the sign of nothing does not matter
+    changing = d[np.abs(d) > NOISE]  # the sign of zero does not matter
     if not len(changing):
         return 1.0
     least = abs(changing.sum()) - NOISE * len(d)
@@ -89,7 +91,7 @@ def randomisation_test(
 
 
 def _all_sums(d: Array) -> Array:
-    """The sums under all signs but the first number's, which only mirrors them."""
+    """The sums under all signs, with the first number's sign fixed: its other sign only mirrors the sums."""
     sums = d[:1]
     for value in d[1:]:
         sums = np.concatenate([sums + value, sums - value])
@@ -97,14 +99,14 @@ def _all_sums(d: Array) -> Array:
 
 
 def _random_sums(d: Array, count: int, seed: int) -> Iterator[Array]:
-    """The sums under random signs, some at a time.
+    """The sums under random signs, in blocks.
 
-    Eight signs are one random byte, and the 256 sums of each eight numbers are looked up: an eighth of the
-    additions and of the memory that a matrix of signs would take.
+    One random byte holds eight signs, and the 256 sums of each eight numbers are looked up: this takes an
+    eighth of the additions and of the memory of a matrix of signs.
     """
     eights = np.pad(d, (0, -len(d) % 8)).reshape(-1, 8)
     signs = 1.0 - 2.0 * np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1)
-    table = (eights @ signs.T).ravel()  # of the eight e and the byte b: at 256 e + b
+    table = (eights @ signs.T).ravel()  # the sum for group e of eight numbers and byte b is at 256 e + b
     offsets = 256 * np.arange(len(eights))
     generator = seeded(seed)
     for size in _chunks(count, len(eights)):
@@ -126,8 +128,8 @@ def bootstrap_interval(
 ) -> Interval:
     """A confidence interval of the mean difference, from resampled queries (Efron & Tibshirani 1993, ch. 14).
 
-    `bca` corrects the percentiles for bias and for skew, which per-query differences have. Differences
-    without spread give an interval without width.
+    `bca` corrects the percentiles for bias and skew, which per-query differences have. Without spread in the
+    differences, the width of the interval is zero.
 
     >>> low, high = bootstrap_interval([0.1, 0.2, 0.0, 0.3], method="percentile")
     >>> round(low, 3), round(high, 3)
@@ -146,7 +148,7 @@ def bootstrap_interval(
     low, high = _bootstrap(d, confidence, method, resamples, seed)
     if math.isnan(
         low + high
-    ):  # none of so few resamples lies below the mean, or none above: no bias to correct
+    ):  # too few resamples: none lies below the mean, or none above, so no bias is corrected
         low, high = _bootstrap(d, confidence, "percentile", resamples, seed)
     return Interval(low, high)
 
@@ -157,7 +159,7 @@ def _bootstrap(
     from scipy.stats import bootstrap
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # where there is no bias to compute; the interval is NaN then
+        warnings.simplefilter("ignore")  # if the bias is undefined; the interval is NaN then
         found = bootstrap(
             (d,),
             _rounded_mean,
@@ -171,19 +173,20 @@ def _bootstrap(
 
 
 def _rounded_mean(d: Array, axis: int) -> Array:
-    """Means that are equal but for rounding are equal: the bias is the share of means below that of all."""
+    """Round means, so that rounding errors do not separate equal ones: the bias is the share of means below
+    the overall mean."""
     means: Array = np.round(d.mean(axis), _DIGITS)
     return means
 
 
-# -- sizes of effects
+# -- effect sizes
 # ------------------------------------------------------------------------------------------------------------
 
 
 def cohens_d(differences: Array | Sequence[float]) -> float:
-    """Cohen's d of paired data (d_z): the mean difference in units of the differences' deviation.
+    """Cohen's d of paired data (d_z): the mean difference divided by the differences' standard deviation.
 
-    It is 0 for equal runs, infinite for any other differences without spread, NaN for a single query.
+    It is 0 for equal runs, infinite for other differences without spread, NaN for a single query.
 
     >>> round(cohens_d([0.1, 0.2, 0.0, 0.3]), 4)
     1.1619
@@ -199,7 +202,7 @@ def cohens_d(differences: Array | Sequence[float]) -> float:
 
 
 def hedges_g(differences: Array | Sequence[float]) -> float:
-    """Cohen's d_z without its upward bias for few queries (Hedges 1981).
+    """Cohen's d_z, corrected for its upward bias for few queries (Hedges 1981).
 
     >>> round(hedges_g([0.1, 0.2, 0.0, 0.3]), 4)
     0.8407
@@ -209,13 +212,13 @@ def hedges_g(differences: Array | Sequence[float]) -> float:
     if not math.isfinite(effect) or effect == 0:
         return effect
     if freedom == 1:
-        return 0.0  # of two queries nothing remains: the gamma function has a pole at 0
+        return 0.0  # the factor is 0 for two queries: the gamma function has a pole at 0
     log_factor = math.lgamma(freedom / 2) - math.lgamma((freedom - 1) / 2) - math.log(freedom / 2) / 2
     return effect * math.exp(log_factor)
 
 
 def win_tie_loss(differences: Array | Sequence[float]) -> WinTieLoss:
-    """On how many queries the run is better than the baseline, equal, and worse.
+    """The numbers of queries on which the run is better than the baseline, equal, and worse.
 
     >>> win_tie_loss([0.1, 0.0, -0.2, 0.3])
     WinTieLoss(wins=2, ties=1, losses=1)
@@ -225,12 +228,13 @@ def win_tie_loss(differences: Array | Sequence[float]) -> WinTieLoss:
     return WinTieLoss(wins, len(d) - wins - losses, losses)
 
 
-# -- many tests
+# -- multiple tests
 # ------------------------------------------------------------------------------------------------------------
 
 
 def bonferroni(p_values: Sequence[float], family: int | None = None) -> list[float]:
-    """p-values multiplied by the size of the family: the tests given, or more that were made elsewhere.
+    """p-values multiplied by the family size: the number of these tests, or `family` if others were made
+    elsewhere.
 
     >>> bonferroni([0.01, 0.03, 0.6])
     [0.03, 0.09, 1.0]
@@ -240,9 +244,9 @@ def bonferroni(p_values: Sequence[float], family: int | None = None) -> list[flo
 
 
 def holm(p_values: Sequence[float], family: int | None = None) -> list[float]:
-    """Holm's step-down correction: rejects all that Bonferroni's does, often more, at the same error rate.
+    """Holm's step-down correction: rejects all that Bonferroni's rejects, often more, at the same error rate.
 
-    Tests made elsewhere are taken to have larger p-values, which is the safe way to err.
+    Tests made elsewhere are assumed to have larger p-values, which is conservative.
 
     >>> holm([0.01, 0.03, 0.6])
     [0.03, 0.06, 0.6]
@@ -279,12 +283,12 @@ def _family(p_values: Sequence[float], family: int | None) -> int:
     return len(p_values) if family is None else family
 
 
-# -- what all share
+# -- common parts
 # ------------------------------------------------------------------------------------------------------------
 
 
 def without_spread(differences: Array) -> bool:
-    """Whether all differences are equal, up to rounding; one alone is.
+    """Whether all differences are equal, up to rounding; true for a single one.
 
     >>> without_spread(np.array([0.3 - 0.2, 0.2 - 0.1]))
     True
@@ -304,7 +308,7 @@ def _checked(differences: Array | Sequence[float]) -> Array:
 
 
 def _chunks(count: int, width: int) -> Iterator[int]:
-    """Sizes that add up to `count`, of as many rows of this width as are held at once."""
+    """Block sizes that sum to `count`; a block has as many rows of this width as are held at once."""
     rows = max(1, _CHUNK // width)
     for done in range(0, count, rows):
         yield min(rows, count - done)

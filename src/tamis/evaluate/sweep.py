@@ -1,12 +1,12 @@
-"""Many pipelines over the same queries, at little more than the cost of the largest, and what each would cost
-alone.
+"""Run many pipelines over the same queries, at little more than the cost of the largest, and tell what each
+would cost alone.
 
-Pipelines that begin alike share their first stages, whatever they keep of a model's ranking
+Pipelines with the same first stages share them, whatever they keep of a model's ranking
 (`tamis.core.executor`). Built with one runtime that has a cache, they also never compute a score twice: the
-largest k0's scores serve the smaller ones, the pairs of the largest k1 serve the smaller ones and every
-aggregation. Which documents are in mono's first k1 depends on k0, though, so each k0 adds the pairs of those
-documents that no larger k0 has brought together. Birch's sentences are read once, and serve every alpha,
-weight and n, as what is inside an `interpolate` or a `fuse` serves every alpha and k.
+scores of the largest k0 are used for the smaller ones, the pairs of the largest k1 for the smaller ones and
+for every aggregation. But which documents are in mono's first k1 depends on k0, so each k0 adds the pairs of
+documents that no larger k0 has compared. Birch's sentences are read once for all alphas, weights and n, and
+the stages inside an `interpolate` or a `fuse` run once for all alphas and k.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tamis.core.ledger import ledger
 from tamis.core.ranking import Ranking, Run
 from tamis.core.stage import Stage
 
-WARM_UP = 1  # queries that are ranked before the clock is looked at
+WARM_UP = 1  # queries that are ranked before timing starts
 
 
 class Swept(NamedTuple):
-    """The run of a pipeline, by its number, and the inferences that it would have taken alone."""
+    """The run of a pipeline, with its number, and the inferences that the pipeline would take alone."""
 
     number: int
     run: Run
@@ -38,10 +38,10 @@ class Swept(NamedTuple):
 class Sweep:
     """Pipelines that share their work.
 
-    They share models and scores as far as they were built to: with one `Runtime` that has a pool of models
-    and a cache, as `pipelines_of` and `candidates` build them. Those that were built each by itself load each
-    their own models. `timed` are the same pipelines built without a cache, for the clock; without these, the
-    pipelines themselves are timed.
+    They share models and scores if they were built with one `Runtime` that has a pool of models and a cache,
+    as `pipelines_of` and `candidates` build them. Pipelines that were built separately load their own models.
+    `timed` are the same pipelines built without a cache, for timing; without `timed`, the pipelines
+    themselves are timed.
 
     >>> import tempfile
     >>> from tamis import Document, Index
@@ -55,7 +55,7 @@ class Sweep:
     def __init__(self, pipelines: Sequence[Stage], timed: Sequence[Stage] | None = None) -> None:
         self.pipelines = list(pipelines)
         self.timed = self.pipelines if timed is None else list(timed)
-        self.work = Work()  # what models have done so far
+        self.work = Work()  # the work of models so far
 
     @cached_property
     def _tree(self) -> PrefixTree:
@@ -72,10 +72,12 @@ class Sweep:
         *,
         progress: Callable[[int], object] | None = None,
     ) -> Iterator[Swept]:
-        """The runs of all pipelines, or of those with the numbers `only`; those that begin alike come
-        together, and not in their order. `progress` is told how many more are done.
+        """Yield the runs of all pipelines, or of those with the numbers `only`. Pipelines with the same first
+        stages come together, not in the order of their numbers. `progress` receives how many more are done.
 
-        Only the runs of the stages that lead to the present one are held: take from each what is needed."""
+        Only the runs of the stages before the current one are kept: take what is needed from each run at
+        once.
+        """
         waiting = list(Run(map(Ranking, queries)).values())  # a Run refuses queries with one id
         for number, (rankings, inferences) in self._tree.walk((waiting, 0), self._scored, only):
             yield Swept(number, Run(rankings, {"pipeline": repr(self.pipelines[number])}), inferences)
@@ -95,11 +97,11 @@ class Sweep:
         *,
         progress: Callable[[int], object] | None = None,
     ) -> dict[int, list[float]]:
-        """Seconds that each pipeline takes for each query, one query at a time.
+        """The seconds that each pipeline takes for each query, one query at a time.
 
-        Every stage is timed with the candidates that it gets in its pipeline, and a pipeline's time is the
-        sum of its stages'. What pipelines begin with alike is timed once, and so are stages that read alike
-        (`Stage.reads`). `progress` is told how many more queries are done.
+        Every stage is timed with the candidates that it receives in its pipeline, and a pipeline's time is
+        the sum of its stages' times. Shared first stages are timed once, and so are stages that read the same
+        inputs (`Stage.reads`). `progress` receives how many more queries are done.
         """
         wanted = list(range(len(self.timed)) if only is None else only)
         found: dict[int, list[float]] = {}
@@ -126,20 +128,20 @@ def run_each(
         yield number, run
 
 
-# -- the clock
+# -- timing
 # ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class _Alike:
-    """Stages that read alike the same rankings: the time that the first takes is that of each."""
+    """Stages that read the same inputs of the same rankings: the time of the first is used for each."""
 
     memo: Memo = field(default_factory=Memo)
     seconds: float | None = None
 
 
 class _Clock:
-    """Takes the time of each stage of a tree, for one query."""
+    """Times each stage of a tree, for one query."""
 
     def __init__(self) -> None:
         self._reads: dict[str, Hashable] = {}  # by the stages' fingerprints
@@ -151,9 +153,9 @@ class _Clock:
             self._reads[branch.key] = branch.stage.reads
         reads = self._reads[branch.key]
         alike = branch.notes.setdefault(reads, _Alike())
-        if alike.seconds is not None and branch.last:  # nobody asks what it makes of the ranking
+        if alike.seconds is not None and branch.last:  # its ranking is not needed
             return ranking, spent + alike.seconds
-        # by itself a stage shares nothing, be it with itself
+        # a stage that reads like no other must not reuse anything, not even its own results
         stage = branch.stage if reads == branch.key else branch.stage.sharing(alike.memo)
         with ledger() as entries:
             started = time.perf_counter()

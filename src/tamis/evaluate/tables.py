@@ -1,8 +1,8 @@
 """A comparison as tables: for the terminal, Markdown, LaTeX and HTML; as JSON and CSV.
 
 The first table is as in papers: a line per run, a column per measure, a superscript letter for each baseline
-that the run is significantly better than, and after an arrow down for each that it is worse than. The second
-has the tests. Notes say how everything was computed.
+that the run is significantly better than, and letters after a down arrow for those that it is worse than. The
+second has the tests. Notes describe how everything was computed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CORRECTIONS = {"holm": "Holm", "bonferroni": "Bonferroni", "none": "uncorrected
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The content of a table."""
+    """The content of one cell of a table."""
 
     text: str
     marks: Marks = Marks("", "")  # noqa: RUF009 (a tuple)
@@ -44,7 +44,7 @@ class Cell:
 Rows = list[list[Cell]]
 
 
-# -- what the tables hold
+# -- the content of the tables
 # ------------------------------------------------------------------------------------------------------------
 
 
@@ -89,7 +89,7 @@ def detail_table(comparison: Comparison) -> tuple[list[str], Rows]:
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """What a reader must know to trust the tables, one sentence or two a note."""
+    """What a reader must know to trust the tables, one or two sentences per note."""
     settings = comparison.settings
     names = ", ".join(f"{letter} {name}" for name, letter in comparison.letters.items())
     p = "p" if settings.correction == "none" else "corrected p"
@@ -120,7 +120,7 @@ def _judged_notes(comparison: Comparison) -> list[str]:
 
 
 def _query_notes(comparison: Comparison) -> list[str]:
-    """The queries that the runs or the judgments lack, once for all runs that lack the same."""
+    """Notes on queries missing from runs or judgments, one note for all runs that miss the same queries."""
     missing: dict[tuple[str, ...], list[str]] = {}
     unjudged: dict[tuple[str, ...], list[str]] = {}
     for name, found in comparison.evaluations.items():
@@ -177,7 +177,7 @@ def _undefined_notes(tests: Sequence[PairedTest]) -> list[str]:
     return made
 
 
-# -- how they are written
+# -- output formats
 # ------------------------------------------------------------------------------------------------------------
 
 
@@ -221,7 +221,7 @@ def _rich_table(head: Sequence[str], rows: Rows, unicode: bool) -> Table:
 
 
 def _width(i: int, head: Sequence[str], rows: Rows) -> int:
-    """How wide numbers are made, so that they stand under each other whatever marks follow them."""
+    """The width of the numbers of a column, so that they are aligned whatever marks follow them."""
     return 0 if i in _text_columns(head) else max(len(head[i]), *(len(row[i].text) for row in rows))
 
 
@@ -315,7 +315,7 @@ svg { max-width: 100%; height: auto }
 
 
 def html(comparison: Comparison) -> str:
-    """A page on its own: the tables, the notes, and the differences of all queries as a plot."""
+    """A self-contained page: the tables, the notes, and the differences of all queries as a plot."""
     tables = [_html_table(*t) for t in (means_table(comparison), detail_table(comparison))]
     listed = "\n".join(f"<li>{escape(_one_line(note))}</li>" for note in notes(comparison))
     runs, queries = len(comparison.evaluations), _counted(len(comparison.queries), "query", "queries")
@@ -336,7 +336,7 @@ def html(comparison: Comparison) -> str:
 def _html_table(head: Sequence[str], rows: Rows) -> str:
     texts = _text_columns(head)
     kinds = [' class="text"' if i in texts else "" for i in range(len(head))]
-    # where some cells of a column have marks, the others leave room for them, so that the numbers line up
+    # if some cells of a column have marks, the others leave room for them, so that the numbers are aligned
     room = [max(len(_marks(row[i])) for row in rows) for i in range(len(head))]
     names = "".join(f"<th{kind}>{escape(name)}</th>" for kind, name in zip(kinds, head, strict=True))
     lines = [f"<tr>{names}</tr>"]
@@ -358,7 +358,7 @@ def _html_cell(cell: Cell, room: int, is_name: bool) -> str:
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
-    """Everything except the values per query, for JSON: numbers that are not finite become null."""
+    """Everything except the values per query, for JSON; infinite numbers and NaN become null."""
     made = {
         "settings": asdict(comparison.settings),
         "family_size": comparison.family_size,
@@ -394,7 +394,7 @@ def _test_json(test: PairedTest) -> dict[str, Any]:
 
 
 def as_csv(comparison: Comparison) -> str:
-    """A line per test."""
+    """The tests as CSV, one line per test."""
     stream = io.StringIO()
     rows = [_test_json(test) for test in comparison.tests]
     writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
@@ -404,7 +404,7 @@ def as_csv(comparison: Comparison) -> str:
 
 
 def written(comparison: Comparison, format: Literal["markdown", "latex", "html", "json", "csv"]) -> str:
-    """A comparison in a format that is text."""
+    """A comparison in a text format."""
     if format == "json":
         return json.dumps(as_json(comparison), indent=2, ensure_ascii=False) + "\n"
     return {"markdown": markdown, "latex": latex, "html": html, "csv": as_csv}[format](comparison)
@@ -449,5 +449,5 @@ def _counted(number: int, noun: str, nouns: str = "") -> str:
 
 
 def _one_line(text: str) -> str:
-    """Without control characters: a file name must not command a terminal."""
+    """Remove control characters, so that a file name cannot send commands to a terminal."""
     return "".join(c if c.isprintable() else " " for c in text)

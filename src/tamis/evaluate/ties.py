@@ -1,4 +1,4 @@
-"""What equal scores leave open: the values a run could have, were its ties broken otherwise."""
+"""The effect of ties: the values that a run could have if its equal scores were ordered differently."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from tamis.evaluate.measures import (
 )
 from tamis.formats import Qrels
 
-TIE_RULE = "by the rank column, then as in the file"  # what `Run.read` does with equal scores
-_NOISE = 1e-12  # a sum in another order
+TIE_RULE = "by the rank column, then as in the file"  # how `Run.read` orders equal scores
+_NOISE = 1e-12  # rounding of a sum in another order
 
 
 @dataclass(frozen=True, slots=True)
 class TieEffect:
-    """How far a run's values hang on the order of equal scores."""
+    """How much a run's values depend on the order of equal scores."""
 
     queries: list[str]  # queries whose values would change
-    low: dict[str, float]  # each measure over all queries, with the worst of tied documents first
+    low: dict[str, float]  # each measure over all queries, with the worst tied documents first
     high: dict[str, float]  # and with the best first
 
 
@@ -45,9 +45,9 @@ def tie_effect(
     short_lists: ShortLists = "k",
     mean: Mean = "arithmetic",
 ) -> TieEffect:
-    """Measure the run with the best and with the worst of tied documents first; `evaluation` is that of the
-    run in its own order. Scores are tied if they are equal as float32, as in trec_eval. Measures of unjudged
-    documents (`Judged`) are left out, because no order of them is better.
+    """Measure the run with the best and with the worst tied documents first; `evaluation` is that of the run
+    in its own order. Scores are tied if they are equal as float32, as in trec_eval. Measures of unjudged
+    documents (`Judged`) are left out, because they do not rate one order better than another.
 
     >>> from tamis.base.documents import Query
     >>> from tamis.evaluate.measures import evaluate
@@ -85,13 +85,13 @@ def _over(
 
 
 def _extremes(ranking: Ranking, judgments: Mapping[str, int]) -> tuple[Ranking, Ranking] | None:
-    """The ranking with the worst of tied documents first, and with the best; none where it is the same."""
+    """The ranking with the worst tied documents first, and with the best first; None if both are the same."""
     with np.errstate(over="ignore"):
         scores = ranking.scores.astype(np.float32)
     tied = scores[1:] == scores[:-1]
     if not tied.any():
         return None
-    # which of the documents that are not relevant comes first changes nothing, bpref's least of all
+    # the order of documents that are not relevant has no effect, not even on bpref
     worth = np.maximum(graded(ranking.ids, judgments).grades, 0)
     if not (tied & (worth[1:] != worth[:-1])).any():
         return None
@@ -100,5 +100,5 @@ def _extremes(ranking: Ranking, judgments: Mapping[str, int]) -> tuple[Ranking, 
 
 
 def _in_order(ranking: Ranking, order: Array) -> Ranking:
-    # the scores stay: these are of one group, equal but perhaps for their last bits
+    # the scores are kept: within a group they are equal except perhaps for the last bits
     return replace(ranking, ids=tuple(ranking.ids[place] for place in order.tolist()))

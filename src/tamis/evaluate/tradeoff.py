@@ -1,4 +1,4 @@
-"""What a pipeline's settings are worth and what they cost, measured together.
+"""The value and cost of a pipeline's settings, measured together.
 
 from tamis.evaluate.candidates import candidates
 from tamis.evaluate.tradeoff import trade_off
@@ -37,7 +37,8 @@ from tamis.formats import Qrels
 
 Search = Literal["grid", "halving"]
 
-#: What shows progress: told what is done, of what and how many; what it gives is told how many more are done.
+#: Shows progress: called with the task, its unit and the total; its context manager yields a function that is
+#: called with the number of further units done.
 Watch = Callable[[str, str, int], AbstractContextManager[Callable[[int], object]]]
 
 TIMED = 20  # queries
@@ -45,13 +46,13 @@ TIMED = 20  # queries
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How latency was measured: each query by itself, nothing cached, `warm_up` queries untimed before."""
+    """How latency was measured: one query at a time, nothing cached, after `warm_up` untimed queries."""
 
     queries: int
     warm_up: int
     machine: str
     models: list[str]
-    given: bool = False  # whether candidates come from a run, whose own time nobody knows
+    given: bool = False  # whether candidates come from a run, whose time is unknown
 
     def __str__(self) -> str:
         models = f" Models: {'; '.join(self.models)}." if self.models else ""
@@ -67,7 +68,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Tradeoff:
-    """All settings as points, what measuring them took, and the choice."""
+    """All settings as points, the work of measuring them, and the choice."""
 
     measure: str
     queries: int
@@ -77,14 +78,14 @@ class Tradeoff:
     rounds: list[Round]
     timing: Timing | None
     budget: Budget | None
-    choice: Choice | None  # none where no setting keeps within the budget
-    left_out: list[str]  # judged queries that were not given
-    untried: list[Setting]  # over a budget of time, so that nothing of them was scored
-    alpha: float = ALPHA  # what is significant is below that
+    choice: Choice | None  # None if no setting is within the budget
+    left_out: list[str]  # judged queries that are not among the queries
+    untried: list[Setting]  # over a time budget, so they were not scored
+    alpha: float = ALPHA  # p-values below it are significant
 
     @property
     def kind(self) -> Cost:
-        """What cost means here, beside the budget: where no model is at work, time is all there is."""
+        """The unit of cost: that of the budget, or else inferences, or time if no setting uses a model."""
         return self.budget.kind if self.budget else _kind(self.points)
 
     @property
@@ -94,7 +95,7 @@ class Tradeoff:
 
     @property
     def alone(self) -> float:
-        """The inferences that all settings would take if each were run by itself."""
+        """The inferences that all settings would take if each were run separately."""
         return sum(point.inferences * (len(point.per_query)) for point in self.points)
 
     def as_json(self) -> dict[str, Any]:
@@ -169,9 +170,9 @@ def trade_off(
 ) -> Tradeoff:
     """Measure the settings of a pipeline, and choose the best within a budget.
 
-    With `search="halving"` settings that are clearly worse are dropped before they have seen all queries, of
-    which they see `first` in the first round. `timed` queries are timed, or none with 0. Queries without a
-    relevant document do not count.
+    With `search="halving"` settings that are clearly worse are dropped before they are tried on all queries;
+    the first round uses `first` queries. `timed` queries are timed; with 0, none. Queries without a relevant
+    document do not count.
 
     >>> import tempfile
     >>> from tamis import Document, Index
@@ -189,17 +190,17 @@ def trade_off(
     asked = [query for query in queries if query.id in judged]
     _check(candidates, asked, budget, timed)
     if search == "halving":
-        round_ends(len(asked), first)  # a mistake there should not wait for the clock
+        round_ends(len(asked), first)  # raise its errors before the timing
     sweep = Sweep([each.stage for each in candidates], [each.timed or each.stage for each in candidates])
     wanted = list(range(len(candidates)))
     latencies: dict[int, Latency] = {}
     if search == "halving" and budget is not None and budget.kind == "latency":
         latencies = _timed(sweep, asked, timed, wanted, seed, watch)
-        # the others need not be scored at all
+        # the other settings are not scored
         wanted = [number for number in wanted if latencies[number].p95 <= budget.limit] or wanted
     before = sweep.work
 
-    best: dict[int, dict[str, float]] = {}  # of the settings whose lists are short, by query
+    best: dict[int, dict[str, float]] = {}  # of settings with short lists, by query
     longest: dict[int, int] = {}
 
     def attempt(some: Sequence[Query], numbers: Sequence[int]) -> Mapping[int, Tried]:
@@ -332,7 +333,7 @@ def described(setting: Setting) -> str:
 
 
 def cells(setting: Setting, names: Sequence[str]) -> list[str]:
-    """The values of these parameters, and dashes for those that it does not have.
+    """The values of these parameters, with dashes for those that the setting does not have.
 
     >>> cells({"k1": 0, "m": None}, ["k1", "m", "aggregate"])
     ['0', 'none', '–']

@@ -11,16 +11,17 @@ from tamis.evaluate.grid import Setting, spelled
 from tamis.evaluate.plot import INK, Scale, element, line, link, polyline, svg, text, widened, x_axis, y_axis
 from tamis.evaluate.tradeoff import Tradeoff, described, milliseconds
 
-# Okabe and Ito's, told apart by the colour-blind; each has its own shape too, for print without colours.
+# Okabe and Ito's colours, which colour-blind people can tell apart; each also has its own shape, for print
+# without colours.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5c00")
 _SHAPES = ("circle", "square", "triangle", "diamond")
-_OTHER = ("#555", "circle")  # of a setting without the parameter that is told apart
+_OTHER = ("#555", "circle")  # of a setting without the parameter that has separate lines
 _WITHOUT = "without"  # its name
 _WIDTH, _HEIGHT = 720, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 148, 34, 66
 _LABEL = 34  # below an axis: room for the larger letters that a phone gets
 _FINGER = 14
-_LOG_FROM = 100  # times the least: what spans more is drawn by logarithms
+_LOG_FROM = 100  # times the smallest value: a wider range has a logarithmic axis
 
 _LABELS: Mapping[Cost, str] = {
     "inferences": "inferences per query",
@@ -29,9 +30,9 @@ _LABELS: Mapping[Cost, str] = {
 
 
 def plots(found: Tradeoff, lines: str | None = None, *, links: bool = False) -> dict[str, str]:
-    """All plots of a trade-off by name: `inferences`, `latency` where it was measured, and the parameters
-    that have several values. The values of the parameter `lines` are told apart (one that is not on the x
-    axis). With `links` each mark leads to its setting in the page, where that has its `place_of` as an id."""
+    """All plots of a trade-off by name: `inferences`, `latency` if it was measured, and the parameters that
+    have several values. The values of the parameter `lines` have separate lines (unless it is on the x axis).
+    With `links` each mark links to its setting in the page, where the setting's id is its `place_of`."""
     made = {"inferences": cost_plot(found, "inferences", lines, links=links)} if found.alone else {}
     if found.timing is not None:
         made["latency"] = cost_plot(found, "latency", lines, links=links)
@@ -50,10 +51,10 @@ def place_of(number: int) -> str:
 
 
 def cost_plot(found: Tradeoff, cost: Cost, lines: str | None = None, *, links: bool = False) -> str:
-    """Every setting that was tried on all queries, by what it costs and what it is worth. Those that differ
-    in the first parameter alone are joined by a thin line, the frontier by a black one."""
+    """Every setting that was tried on all queries, by its cost and value. Settings that differ only in the
+    first parameter are joined by a thin line, the frontier by a black one."""
     lines = lines if lines in found.names else _told_apart(found, next(iter(found.names), ""))
-    # the mean of a setting that was dropped is over other queries, and not to be compared
+    # the mean of a dropped setting is over other queries and cannot be compared
     left = [point for point in found.points if point.dropped_after is None] or found.points
     shown = [point for point in left if point.latency or cost == "inferences"]
     up = _up([point.value for point in shown])
@@ -71,7 +72,7 @@ def cost_plot(found: Tradeoff, cost: Cost, lines: str | None = None, *, links: b
     ]
     parts.append(polyline(_stairs([place[id(found.points[n])] for n in best]), colour=INK, width=1.5))
     marked = {id(found.points[number]) for number in best}
-    drawn = sorted(shown, key=lambda point: id(point) in marked)  # those of the frontier above
+    drawn = sorted(shown, key=lambda point: id(point) in marked)  # the frontier is drawn on top
     marks = []
     for point in drawn:
         on, look = id(point) in marked, looks[_named(point, lines)]
@@ -86,8 +87,8 @@ def cost_plot(found: Tradeoff, cost: Cost, lines: str | None = None, *, links: b
 
 
 def parameter_plot(found: Tradeoff, name: str, lines: str | None = None, *, links: bool = False) -> str:
-    """A parameter's values against what they are worth: a line for each value of `lines`, and whatever else
-    there is as in the choice, or where that has no such parameter, in the best setting that has it."""
+    """A parameter's values against the measure: one line per value of `lines`; the other parameters are as in
+    the choice, or, if the choice does not have this parameter, as in the best setting that has it."""
     shown, others, lines = _slice(found, name, lines)
     up = _up([point.value for point in shown])
     values = _values(shown, name)
@@ -127,7 +128,8 @@ Look = tuple[str, str]  # colour, shape
 
 
 def _slice(found: Tradeoff, name: str, lines: str | None) -> tuple[list[Point], Setting, str | None]:
-    """The points of a plot against a parameter, what they have in common, and what is told apart."""
+    """The points of a plot against a parameter, the values that they have in common, and the parameter that
+    has separate lines."""
     lines = lines if lines in found.names and lines != name else _told_apart(found, name)
     having = [number for number, point in enumerate(found.points) if name in point.setting]
     left = [number for number in having if found.points[number].dropped_after is None] or having
@@ -167,7 +169,7 @@ def _categories(across: Scale, y: float, label: str, values: Sequence[Value]) ->
 
 
 def _stairs(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Between two settings of the frontier, the cheaper one is what there is to be had."""
+    """The frontier as steps: between the costs of two settings, the cheaper one is the best available."""
     corners = []
     for (x, y), (next_x, _) in zip(points, [*points[1:], points[-1]] if points else [], strict=True):
         corners += [(x, y), (next_x, y)]
@@ -204,7 +206,7 @@ def _linked(
     marks: Sequence[str],
     place: Mapping[int, tuple[float, float]],
 ) -> list[str]:
-    """The marks of these points as links, above larger circles that a finger finds."""
+    """The marks of these points as links, above larger circles that a finger can hit."""
     numbers = {id(point): number for number, point in enumerate(found.points)}
     around, above = [], []
     for point, mark in zip(points, marks, strict=True):
@@ -217,8 +219,8 @@ def _linked(
 
 
 def _worse(found: Tradeoff) -> set[int]:
-    """The points that are significantly worse than the choice: small differences look large on an axis that
-    fits them."""
+    """The points that are significantly worse than the choice. The plot marks them, since small differences
+    look large on an axis that is scaled to them."""
     if found.choice is None:
         return set()
     near = {found.choice.number, *found.choice.within_noise}
@@ -229,7 +231,7 @@ def _chosen(found: Tradeoff, place: Mapping[int, tuple[float, float]]) -> str:
     if found.choice is None or (at := place.get(id(found.points[found.choice.number]))) is None:
         return ""
     ring = {"cx": at[0], "cy": at[1], "r": 9, "fill": "none", "stroke": INK, "stroke-width": 1.5}
-    # the mark below it has the tooltip
+    # the mark below the ring has the tooltip
     return element("circle", {**ring, "pointer-events": "none"})
 
 
@@ -258,7 +260,7 @@ def _tooltip(found: Tradeoff, point: Point) -> str:
 
 
 def _looks(found: Tradeoff, lines: str | None) -> dict[str, Look]:
-    """By the values of a parameter, the same in all plots; settings that do not have it look otherwise."""
+    """The look of each value of a parameter, the same in all plots; settings without it have another look."""
     if lines is None:
         return {"": (_COLOURS[0], _SHAPES[0])}
     looks: dict[str, Look] = {_WITHOUT: _OTHER}
@@ -268,14 +270,15 @@ def _looks(found: Tradeoff, lines: str | None) -> dict[str, Look]:
 
 
 def _named(point: Point, lines: str | None) -> str:
-    """Which line of a plot a setting is on."""
+    """The name of a setting's line in a plot."""
     if lines is None:
         return ""
     return spelled(point.setting[lines]) if lines in point.setting else _WITHOUT
 
 
 def _told_apart(found: Tradeoff, other_than: str) -> str | None:
-    """The last parameter with several values, but for the one given: in a pipeline the one that acts last."""
+    """The last parameter with several values, other than `other_than`: the one that acts last in a
+    pipeline."""
     several = [name for name in found.names if name != other_than and len(_values(found.points, name)) > 1]
     return several[-1] if several else None
 
@@ -285,7 +288,7 @@ def _values(points: Sequence[Point], name: str) -> list[Value]:
 
 
 def _short(name: str, most: int = 15) -> str:
-    """A long name, such as a model's folder, by its end.
+    """A short form of a long name, such as a model's folder: its end.
 
     >>> _short("models/a-rather-long-name")
     '…ther-long-name'

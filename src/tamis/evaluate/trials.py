@@ -1,8 +1,8 @@
-"""Several trials of one system, which differ by chance alone: seeds of a training, samples of its data, drawn
+"""Several trials of one system that differ only by chance: training seeds, samples of its data, drawn
 opponents. The papers report their mean with a 95 % interval, or their median.
 
-The interval is Student's, of the mean over trials. It says nothing of other queries: for that, compare two
-systems query by query.
+The interval is Student's, of the mean over trials. It does not generalise to other queries: for that, compare
+two systems per query.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from tamis.evaluate.significance import Interval
 
 @dataclass(frozen=True, slots=True)
 class Trials:
-    """What one measure of several trials comes to."""
+    """A summary of one measure over several trials."""
 
     mean: float
-    margin: float  # the interval is the mean, this much less and this much more
+    margin: float  # the interval is mean - margin to mean + margin
     median: float
     trials: int
 

@@ -1,9 +1,9 @@
-"""Parameters chosen by cross-validation: on the training folds of each fold, and never on what it tests.
+"""Choose parameters by cross-validation: on the training queries of each fold, never on its test queries.
 
 Every setting ranks every query once; folds differ only in the queries that decide. Each fold takes the
-setting with the highest mean over its training (and validation) queries, of equal ones the first in the order
-of the grid, and its test queries are ranked by that. The test folds together are one run, as in Birch and in
-Lin (2018): its mean is the result.
+setting with the highest mean over its training (and validation) queries, the first in the order of the grid
+if several are equal, and ranks its test queries with it. The test folds together are one run, as in Birch and
+in Lin (2018): its mean is the result.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from tamis.formats import Qrels
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What one fold was tuned to."""
+    """The setting chosen for one fold."""
 
     setting: Setting
     pipeline: str
     train: float  # the mean over the queries that it was tuned on
-    test: float  # the mean over those that it tests
-    queries: int  # how many it tests, of those with a relevant document
+    test: float  # the mean over the test queries
+    queries: int  # the number of test queries with a relevant document
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A setting, and its mean over the training queries of each fold; none where a fold did not try it."""
+    """A setting, and its mean over the training queries of each fold; None if a fold did not try it."""
 
     setting: Setting
     pipeline: str
@@ -47,18 +47,18 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class CrossValidation:
-    """What came of it: `run` has each query ranked with the setting of the fold that tests it."""
+    """The result of tuning: `run` has each query ranked with the setting of the fold that tests it."""
 
     measure: str
     mean: float  # over all test queries
-    choices: list[Choice]  # one a fold
+    choices: list[Choice]  # one per fold
     per_query: dict[str, float]
     tried: list[Tried]
-    left_out: list[str]  # queries that no fold tests: they are not in the run
+    left_out: list[str]  # queries that are not tested in any fold: they are not in the run
     run: Run
 
     def as_json(self) -> dict[str, Any]:
-        """Everything but the run, as plain data."""
+        """Everything except the run, as plain data."""
         return {
             "measure": self.measure,
             "mean": self.mean,
@@ -80,10 +80,10 @@ class CrossValidation:
 
 @dataclass(slots=True)
 class _Best:
-    """The best setting of a fold so far, and what it makes of the fold's test queries."""
+    """The best setting of a fold so far, and its rankings of the fold's test queries."""
 
     number: int
-    place: int  # in the order in which the fold's settings are given
+    place: int  # in the order of the fold's settings
     train: float
     rankings: list[Ranking]
     test: dict[str, float]
@@ -99,10 +99,10 @@ def cross_validate(
     *,
     progress: Callable[[int], object] | None = None,
 ) -> CrossValidation:
-    """Tune a pipeline on the training folds, and rank each fold's test queries with what was best there.
+    """Tune a pipeline on the training folds, and rank each fold's test queries with the best setting there.
 
     `grid` is the values of each parameter, or a list of settings for each fold (as `around` makes them).
-    `progress` is told how many more settings are done. A judged query without results counts as zero; one
+    `progress` receives how many more settings are done. A judged query without results counts as zero; one
     without a relevant document is not counted.
 
     >>> import tempfile
@@ -143,7 +143,7 @@ def cross_validate(
             train = _mean(values, fold.seen)
             tried[number].train[i] = train
             before = best[i]
-            # settings do not come in the order of the grid: of equal ones the first there wins
+            # settings do not arrive in the order of the grid: of equal ones the first in the grid wins
             if before is None or (train, -place) > (before.train, -before.place):
                 rankings = [run[qid] for qid in fold.test if qid in run]
                 test = {qid: values[qid] for qid in fold.test if qid in values}
@@ -219,6 +219,6 @@ def _key(setting: Setting) -> str:
 
 
 def _mean(values: Mapping[str, float], qids: Iterable[str]) -> float:
-    """Of those that count. The sum is exact, so that equal settings are equal whatever the order."""
+    """The mean over the queries that count. The sum is exact, so equal settings are equal in any order."""
     found = [values[qid] for qid in qids if qid in values]
     return fsum(found) / len(found)

@@ -1,9 +1,9 @@
-"""From duoBERT's pairwise probabilities to one score a candidate: SUM, BINARY, MIN, MAX and SAMPLE (Nogueira
-et al. 2019, section 3.3).
+"""From duoBERT's pairwise probabilities to one score per candidate: SUM, BINARY, MIN, MAX and SAMPLE
+(Nogueira et al. 2019, section 3.3).
 
-p[i, j] is the probability that candidate i beats candidate j. p[i, j] and p[j, i] are two inferences, which
-need not sum to one, and candidate i is scored by row i alone. What was not inferred is NaN; the diagonal does
-not count.
+p[i, j] is the probability that candidate i beats candidate j. p[i, j] and p[j, i] come from two inferences
+and need not sum to one. The score of candidate i depends on row i only. Pairs that were not inferred are NaN;
+the diagonal is ignored.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Aggregate = Literal["sum", "binary", "min", "max", "sample"]
 
 
 def probability(margin: Array) -> Array:
-    """The sigmoid, in double precision, which no margin overflows.
+    """The sigmoid in double precision; it does not overflow for any margin.
 
     >>> probability(np.array([-1000.0, 0.0, 1000.0])).tolist()
     [0.0, 0.5, 1.0]
     """
     exact = np.asarray(margin, dtype=np.float64)
-    small = np.exp(-np.abs(exact))  # in 0..1 whatever the sign
+    small = np.exp(-np.abs(exact))  # in 0..1 for either sign
     return np.asarray(np.where(exact >= 0, 1.0, small) / (1 + small))
 
 
@@ -40,17 +40,17 @@ def probability(margin: Array) -> Array:
 
 
 def sum_(p: Array) -> Array:
-    """SUM: what all opponents together concede.
+    """SUM: the sum of the probabilities against all opponents.
 
     >>> sum_(np.array([[np.nan, 0.9], [0.3, np.nan]])).tolist()
     [0.9, 0.3]
     """
-    # from the smallest, so that a sum does not depend on the order of the opponents
+    # starts with the smallest, so that the sum does not depend on the order of the opponents
     return np.asarray(np.sort(_compared(p, otherwise=0.0), axis=1).sum(axis=1))
 
 
 def binary(p: Array) -> Array:
-    """BINARY: how many opponents are beaten; one half is no win.
+    """BINARY: how many opponents are beaten; a probability of one half is not a win.
 
     >>> binary(np.array([[np.nan, 0.9], [0.5, np.nan]])).tolist()
     [1.0, 0.0]
@@ -59,7 +59,7 @@ def binary(p: Array) -> Array:
 
 
 def min_(p: Array) -> Array:
-    """MIN: against the strongest opponent.
+    """MIN: the probability against the strongest opponent.
 
     >>> min_(np.array([[np.nan, 0.9, 0.6], [0.1, np.nan, 0.2], [0.7, 0.8, np.nan]])).tolist()
     [0.6, 0.1, 0.7]
@@ -68,7 +68,7 @@ def min_(p: Array) -> Array:
 
 
 def max_(p: Array) -> Array:
-    """MAX: against the weakest opponent.
+    """MAX: the probability against the weakest opponent.
 
     >>> max_(np.array([[np.nan, 0.9, 0.6], [0.1, np.nan, 0.2], [0.7, 0.8, np.nan]])).tolist()
     [0.9, 0.2, 0.8]
@@ -81,12 +81,12 @@ def _compared(p: Array, otherwise: float) -> Array:
 
 
 def _finite(scores: Array) -> Array:
-    """A candidate that was compared with none scores 0, as its sum does."""
+    """A candidate that was not compared with any other scores 0, as its sum does."""
     return np.where(np.isinf(scores), 0.0, scores)
 
 
 def sample(p: Array, m: int, seed: int = 0, query: str = "") -> Array:
-    """SAMPLE: SUM over m opponents a candidate; of a whole matrix, for trials that need no new inference.
+    """SAMPLE: SUM over m opponents per candidate, from a complete matrix, for trials without new inferences.
 
     >>> sample(np.array([[np.nan, 0.9], [0.3, np.nan]]), m=1).tolist()
     [0.9, 0.3]
@@ -144,8 +144,8 @@ def opponents(k: int, how: Aggregate, m: int | None = None, seed: int = 0, query
     """The ordered pairs (i, j) to infer for k candidates, sorted: all, or for SAMPLE m opponents of each i,
     drawn without replacement.
 
-    A draw depends on the seed, the query's id, k and the candidates' positions; so on no other query of the
-    run. The opponents drawn for m are among those drawn for m + 1.
+    A draw depends on the seed, the query's id, k and the candidates' positions, and not on other queries of
+    the run. The opponents drawn for m are among those drawn for m + 1.
 
     >>> opponents(3, "sum").tolist()
     [[0, 1], [0, 2], [1, 0], [1, 2], [2, 0], [2, 1]]
@@ -157,7 +157,7 @@ def opponents(k: int, how: Aggregate, m: int | None = None, seed: int = 0, query
     if m is not None and m < k - 1:
         digest = hashlib.sha256(query.encode("utf-8", "surrogatepass")).digest()
         generator = np.random.default_rng([seed, int.from_bytes(digest[:16], "little")])
-        # the m smallest of random keys are a uniform draw; no candidate is its own opponent
+        # the m smallest of random keys are a uniform draw; a candidate is never its own opponent
         keys = np.where(wanted, generator.random((k, k)), np.inf)
         wanted = np.zeros((k, k), dtype=bool)
         np.put_along_axis(wanted, np.argsort(keys, axis=1, kind="stable")[:, :m], True, axis=1)
@@ -172,7 +172,7 @@ def matrix(probabilities: Array, pairs: Array, k: int) -> Array:
     """
     if pairs.shape != (len(probabilities), 2):
         raise TamisError(f"{len(probabilities)} probabilities for pairs of shape {pairs.shape}")
-    if not ((probabilities >= 0) & (probabilities <= 1)).all():  # nor NaN
+    if not ((probabilities >= 0) & (probabilities <= 1)).all():  # also refuses NaN
         raise TamisError(
             "a probability of a pair is not between 0 and 1", remedy="check the model that gave it"
         )
@@ -187,8 +187,8 @@ def matrix(probabilities: Array, pairs: Array, k: int) -> Array:
 
 
 def aggregate(probabilities: Array, pairs: Array, k: int, how: Aggregate) -> Array:
-    """The scores of k candidates from the pairs that `opponents` named, in any order. Of a single candidate,
-    0.
+    """The scores of k candidates from the pairs that `opponents` returned, in any order. A single candidate
+    scores 0.
 
     >>> aggregate(np.array([0.9, 0.3]), np.array([[0, 1], [1, 0]]), 2, "sum").tolist()
     [0.9, 0.3]
@@ -197,8 +197,8 @@ def aggregate(probabilities: Array, pairs: Array, k: int, how: Aggregate) -> Arr
 
 
 def order(probabilities: Array, pairs: Array, k: int, how: Aggregate) -> Array:
-    """The positions of k candidates, best first: by score; BINARY's many ties by SUM; what still ties, in the
-    order in which the candidates came.
+    """The positions of k candidates, best first: by score; ties of BINARY, which are many, by SUM; remaining
+    ties in the incoming order.
 
     >>> pairs = opponents(3, "binary")
     >>> order(np.array([0.9, 0.1, 0.2, 0.8, 0.7, 0.3]), pairs, 3, "binary").tolist()  # SUM: 1.0, 1.0, 1.0

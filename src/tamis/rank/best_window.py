@@ -1,13 +1,13 @@
 """The part of a long text that a model reads: its start, or the window that matches the query best.
 
-The best window is found without a model. Windows are as long as what fits, and begin where a sentence begins;
-they are taken as documents, and ranked by BM25 over tokens: a token of the query that is in few of the
-windows says most, one that is in every window little. That depends on the query and the text alone, so no
-other candidate can change what is read.
+The best window is found without a model. Windows are as long as the room allows and begin where a sentence
+begins. They are treated as documents and ranked by BM25 over tokens: a query token that is in few of the
+windows has a high weight, one that is in every window a low weight. The choice depends only on the query and
+the text, so other candidates cannot change what is read.
 
-Of windows that are equally good the first is read, so that a text without a token of the query is read as it
-is with `cut=start`. A title is kept before the window, up to half the room. Only the first 8,192 tokens of a
-text are looked at.
+Of equally good windows the first is read, so a text that contains no token of the query is read as with
+`cut=start`. A title is kept before the window, up to half the room. Only the first 8,192 tokens of a text are
+searched.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tamis.models.tokenizer import Tokenizer
 
 Cut = Literal["start", "best"]
 
-_K1 = 0.9  # BM25's, as the first stage has it; b does not matter where all windows are equally long
+_K1 = 0.9  # the k1 of BM25 in the first stage; b does not matter, since all windows are equally long
 
 
 def check_cut(cut: str) -> None:
@@ -41,8 +41,9 @@ def check_cut(cut: str) -> None:
 
 
 def window_starts(text: Array, size: int, sentence_ends: Array) -> Array:
-    """Where windows of `size` tokens begin: at 0, after each token that ends a sentence, and so that the last
-    ends with the text. In a sentence of more than `size` tokens there are more, half a window apart.
+    """The offsets at which windows of `size` tokens begin: 0, after each token that ends a sentence, and the
+    offset of a last window that ends with the text. A sentence of more than `size` tokens has further
+    windows, half a window apart.
 
     >>> window_starts(np.array([1, 2, 9, 3, 9, 4, 5, 6, 7, 8]), 4, np.array([9])).tolist()
     [0, 3, 5, 6]
@@ -60,7 +61,7 @@ def window_starts(text: Array, size: int, sentence_ends: Array) -> Array:
 
 
 def window_scores(query: Array, text: Array, starts: Array, size: int) -> Array:
-    """BM25 of the windows of a text that begin at `starts`.
+    """The BM25 scores of the windows of a text that begin at `starts`.
 
     >>> window_scores(np.array([7]), np.array([1, 2, 7, 7, 3]), np.arange(4), 2).round(2).tolist()
     [0.0, 0.36, 0.47, 0.36]
@@ -90,21 +91,21 @@ def best_window(query: Array, text: Array, size: int, sentence_ends: Array) -> A
 
 
 def cut_texts(ranking: Ranking, tokenizer: Tokenizer, query: Array, room: int, cut: Cut) -> Tokenised:
-    """The tokens of a ranking's candidates, of which a model reads the first `room`. `lengths` stays what the
-    whole texts have, so that what is lost is counted."""
+    """The tokens of a ranking's candidates; a model reads the first `room` of each. `lengths` remains the
+    length of the whole texts, so that lost tokens are counted."""
     texts = texts_of(ranking, tokenizer, limit=room)
     long = np.flatnonzero(texts.lengths > room)
     if cut == "start" or not len(long):
         return texts
     part = replace(ranking, ids=[ranking.ids[n] for n in long.tolist()], scores=np.zeros(len(long)))
     whole = texts.take(long)
-    if (np.diff(whole.offsets) < whole.lengths).any():  # then not all tokens that count are kept
+    if (np.diff(whole.offsets) < whole.lengths).any():  # then some of these tokens are not kept
         whole = texts_of(part, tokenizer, limit=COUNTED)
     titles = tokenizer.encode([document.title and f"{document.title}\n" for document in part.documents()])
     rows = []
     for number in range(len(long)):
         text, title = whole.take([number]).ids, titles.take([number]).ids
-        if not np.array_equal(text[: len(title)], title):  # other tokens where the text stands after it
+        if not np.array_equal(text[: len(title)], title):  # the title has other tokens when text follows it
             title = title[:0]
         body = text[len(title) :]
         kept = title[: max(room // 2, room - len(body))]

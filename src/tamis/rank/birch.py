@@ -1,10 +1,10 @@
-"""Birch: the document's own score and those of its best sentences.
+"""Birch: combines the document's score with those of its best sentences.
 
     s_f = a s_doc + (1 - a) (w_1 s_1 + ... + w_n s_n)      s_1 >= s_2 >= ... scores of the sentences, w_1 = 1
 
-Yilmaz et al. 2019; Eq. 18 of the survey. s_doc is the score that a document comes with, from the first stage.
-The papers do not say on what scale: it is min-max normalised within the query's list, as in Eq. 17 of the
-survey, or taken as it is. A document with fewer than n sentences lacks the last terms.
+Yilmaz et al. 2019; Eq. 18 of the survey. s_doc is the document's incoming score, from the first stage. The
+papers do not say on what scale: it is min-max normalised within the query's list, as in Eq. 17 of the survey,
+or used unchanged. For a document with fewer than n sentences the last terms are left out.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def birch(document: float, sentences: Array, alpha: float, weights: Sequence[flo
 
 
 def highest(sentences: Sequence[Array]) -> Array:
-    """The highest scores of each document's sentences, in a row for each; 0 for a sentence that it lacks.
+    """The highest scores of each document's sentences, one row per document; 0 where it has fewer sentences.
 
     >>> highest([np.array([0.1, 0.9, 0.3]), np.array([])]).tolist()
     [[0.9, 0.3, 0.1, 0.0], [0.0, 0.0, 0.0, 0.0]]
@@ -59,13 +59,13 @@ def highest(sentences: Sequence[Array]) -> Array:
 
 
 def weighted(documents: Array, best: Array, alpha: float, weights: Sequence[float]) -> Array:
-    """`birch` of many documents, whose best sentences are the rows of `best`.
+    """`birch` for many documents; the rows of `best` are the scores of their best sentences.
 
     >>> weighted(np.array([0.5, 1.0]), np.array([[0.9, 0.3], [0.0, 0.0]]), 0.5, [1.0, 0.5]).tolist()
     [0.775, 0.5]
     """
     own = np.zeros(len(documents))
-    # not a product of matrices: its rounding depends on how many documents there are
+    # not a matrix product: its rounding depends on the number of documents
     for weight, scores in zip(weights, best.T, strict=False):
         own += weight * scores
     return np.asarray(alpha * documents + (1 - alpha) * own)
@@ -77,13 +77,13 @@ def weighted(documents: Array, best: Array, alpha: float, weights: Sequence[floa
 
 @dataclass(frozen=True, slots=True)
 class Sentences:
-    """What Birch needs of the sentences of a ranking's documents, for any alpha, weights and n."""
+    """What Birch needs to know about the sentences of a ranking's documents, for any alpha, weights and n."""
 
-    best: Array  # a row a document, in the ranking's order: its highest scores
+    best: Array  # one row per document, in the ranking's order: its highest scores
     spans: Callable[[str], tuple[Span, ...]]  # the best sentences of a document, by its id
 
     def of(self, ids: Iterable[str]) -> Sentences:
-        """The same of these documents, without the many other sentences from which it was made."""
+        """The same for these documents only, without references to the other sentences."""
         return replace(self, spans={doc_id: self.spans(doc_id) for doc_id in ids}.__getitem__)
 
 
@@ -91,11 +91,11 @@ class Sentences:
 class Birch(PassageReranker):
     """Sorts documents by their first-stage scores and the scores of their `n` best sentences.
 
-    `alpha` is the share of the first stage, `w2` to `w4` the weights of the second to fourth sentence (the
-    first has 1), of which the first n count; the papers tune them on folds in steps of 0.1. `normalise` says
-    what becomes of the scores that come in. With `exact_match=False` no sentence that holds a query term is
-    read, which leaves what the model matches by meaning; terms are those of the index that the texts come
-    from, or else of English. The other options are those of `MaxP`.
+    `alpha` is the weight of the first stage, `w2` to `w4` are the weights of the second to fourth sentence
+    (the first has 1); the first n are used. The papers tune them on folds in steps of 0.1. `normalise` says
+    how the incoming scores are normalised. With `exact_match=False` only sentences without a query term are
+    read, so that only matches by meaning count; terms are made as in the index that the texts come from, or
+    else as for English. The other options are those of `MaxP`.
 
     >>> Birch(Mono("models/my-model"), n=2, alpha=0.3, w2=0.4)
     birch(mono(model="models/my-model"), n=2, alpha=0.3, w2=0.4)
@@ -145,7 +145,8 @@ class Birch(PassageReranker):
 
     @property
     def reads(self) -> Hashable:
-        """What the scores of sentences depend on: what one Birch has read serves all that read the same."""
+        """What the scores of sentences depend on: Birch stages with an equal value share what one has
+        read."""
         return self.stage.fingerprint, self.cutting, self.exact_match, self.evidence
 
     def sharing(self, memo: Memo) -> Stage:
@@ -161,7 +162,7 @@ class Birch(PassageReranker):
 
     def read(self, rankings: Sequence[Ranking]) -> list[Sentences]:
         """The sentences of each ranking's documents, with their scores."""
-        for ranking in rankings:  # before the model is at work
+        for ranking in rankings:  # before the model runs
             self._require_scores(ranking)
         return list(map(self._sentences, rankings, self._scored(rankings)))
 
@@ -182,7 +183,7 @@ class Birch(PassageReranker):
         )
 
     def combined(self, ranking: Ranking, sentences: Sentences, depth: int | None = None) -> Ranking:
-        """The ranking by its own scores and those of its sentences."""
+        """The ranking, scored by its incoming scores and those of its sentences."""
         self._require_scores(ranking)
         documents = normalised(ranking.scores, self.normalise)
         scores = weighted(documents, sentences.best, self.alpha, self.weights)

@@ -1,15 +1,15 @@
-"""A cascade of rerankers in one model: after some of its layers, some of a query's candidates leave, and the
-layers above have the fewer to read. Who leaves is one of two rules.
+"""A cascade of rerankers in one model: after some of its layers, some of a query's candidates leave, so that
+the layers above read fewer. One of two rules decides which candidates leave.
 
-With `alpha`, the worst (cascade transformers, Soldaini & Moschitti 2020):
+With `alpha`, the worst leave (cascade transformers, Soldaini & Moschitti 2020):
 
     128 candidates, exits after layers 4, 6, 8, 10 and 12, alpha = 0.3:  128 -> 90 -> 63 -> 44 -> 31
 
-Those that reach the last exit stand first, by what it says of them. Below them stand those that left at the
-exit before, by what that one said, and so on down to those that left first.
+Candidates that reach the last exit are ranked first, by its scores. Below them are those that left at the
+exit before, by the scores of that exit, and so on down to those that left first.
 
-With `entropy`, those of which an exit is sure, good or bad (DeeBERT, Xin et al. 2020). Each is judged by
-itself, and all stand in one order, by what the exit said at which they left.
+With `entropy`, those leave of which an exit is sure, relevant or not (DeeBERT, Xin et al. 2020). Each
+candidate is judged by itself, and all are sorted together, by the score of the exit at which they left.
 """
 
 from __future__ import annotations
@@ -43,23 +43,24 @@ from tamis.rank.aggregate import probability
 from tamis.rank.reranker import Reranker, check_limits
 from tamis.storage.score_cache import ScoreCache, pair_keys, prefix
 
-NAME = "cascade"  # of the stage, and of the model that it would have if one were bundled
+NAME = "cascade"  # of the stage, and of its default model, which is not bundled
 ALPHA = 0.3  # where neither rule is given
 
 
 @stage(NAME, role=Role.ORDERS)
 class Cascade(Reranker):
-    """Sorts candidates by P(relevant | query, text), as `mono` does, with a model that has exits. At each but
-    the last, the share `alpha` of a query's candidates that it likes least is not read any further (0.3 if
-    nothing is said); or, with `entropy` in its place, those candidates whose prediction there has an entropy
-    below that number. 0 of either reads all of them to the end, and ranks as `mono` does with the same model.
+    """Sorts candidates by P(relevant | query, text), as `mono` does, with a model that has exits. At each
+    exit but the last, the share `alpha` of a query's candidates with the lowest scores is not read any
+    further (0.3 by default); or, with `entropy` instead, the candidates whose prediction there has an entropy
+    below that number. With 0 for either, all candidates are read to the end, and ranked as by `mono` with the
+    same model.
 
     `model` is a folder or a name on the hub; a recipe with a table [cascade] trains one (`base = "cascade"`).
 
-    With alpha above 0 the scores are the probability at the exit where a candidate left, less the number of
-    exits that it did not reach: from 0 to 1 for those that came to the end, below for others. With entropy
-    they are that probability, wherever a candidate left; the other candidates do not change it. An entropy is
-    in nats, from 0 to ln 2 = 0.693 of a probability of a half.
+    With alpha above 0 a score is the probability at the exit where a candidate left, minus the number of
+    exits that it did not reach: from 0 to 1 for candidates that reached the last exit, below 0 for others.
+    With entropy it is that probability, whichever the exit; other candidates do not change it. An entropy is
+    in nats, from 0 to ln 2 = 0.693 for a probability of one half.
 
         >>> Cascade("models/my-cascade", alpha=0.5), Cascade("models/my-cascade", entropy=0.1)
         (cascade(model="models/my-cascade", alpha=0.5), cascade(model="models/my-cascade", entropy=0.1))
@@ -87,7 +88,7 @@ class Cascade(Reranker):
                 f"a cascade with alpha={alpha} and entropy={entropy}",
                 remedy="give one of them: alpha drops the worst, entropy those of which an exit is sure",
             )
-        # with entropy, no share of them has to leave
+        # with entropy, no fixed share of the candidates leaves
         leaving = 0.0 if entropy is not None else ALPHA if alpha is None else float(alpha)
         check_alpha(leaving)
         if entropy is not None:
@@ -104,14 +105,14 @@ class Cascade(Reranker):
 
     @property
     def share(self) -> float:
-        """The share of the whole model's work that is left to do for many candidates: 0.629 with the paper's
-        exits and alpha=0.3; with entropy the most, which is 1."""
+        """The share of the whole model's work that remains for many candidates: 0.629 with the paper's exits
+        and alpha=0.3; with entropy the maximum, which is 1."""
         return cost(self.layers, self.leaving)
 
     def inferences(self, candidates: int) -> int:
-        """What a query with so many candidates takes, in inferences of the whole model: the layers that they
-        go through, by the model's number of layers, rounded up. With entropy, what it takes at most: all of
-        them through all layers. The tally has what it took."""
+        """The cost of a query with this many candidates, in inferences of the whole model: the layers that
+        they pass, divided by the model's number of layers, rounded up. With entropy this is the maximum: all
+        candidates pass all layers. The tally has the actual cost."""
         layers = self.layers
         return math.ceil(layers_run(candidates, layers, self.leaving) / layers[-1])
 
@@ -131,19 +132,21 @@ class Cascade(Reranker):
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """After which layers there is an exit."""
+        """The layers after which there is an exit."""
         checkpoint = self.scorer.checkpoint
         assert isinstance(checkpoint.architecture, Architecture)
         return checkpoint.architecture.layers(checkpoint.config)
 
     def _read(self, ranking: Ranking, inputs: Inputs) -> tuple[Array, bool]:
         """The margins of a query's candidates at the exits that they reach, and whether they come from the
-        cache. They do if all are there: to go on with some, what the layers below made of them is needed."""
+        cache. They do only if all are cached: to continue with some, the states of the layers below are
+        needed.
+        """
         keep = keeping(ranking.ids, self.leaving) if self.entropy is None else unsure(self.entropy)
         if self.cache is None:
             return self.scorer.walk(inputs, keep), False
         own = self.keys(ranking, inputs)
-        # the rule is no part of them: it decides whose margins are needed, and not what they are
+        # the keys do not contain the rule: it decides which margins are needed, not their values
         keys = [
             pair_keys(prefix(self.scorer.fingerprint, NAME, str(layer)), ranking.query.text, own)
             for layer in self.layers
@@ -158,8 +161,8 @@ class Cascade(Reranker):
 
 
 def walked(margins: Array, keep: Keep) -> Array | None:
-    """Of margins that are known at more exits than candidates reach, those at the exits that they reach; None
-    if one of these is not known (NaN).
+    """The margins at the exits that candidates reach, from margins that may be known at more exits; None if
+    one of them is not known (NaN).
 
     >>> both = np.array([[9.0, 1.0], [8.0, 2.0]])
     >>> walked(both, lambda live, margins: live[:1]).tolist()
@@ -177,8 +180,8 @@ def walked(margins: Array, keep: Keep) -> Array | None:
 
 
 def keeping(ids: Sequence[str], alpha: float) -> Keep:
-    """Who goes on of the candidates with these ids: the best (1 - alpha) of those that are live, by their
-    margins; of equal ones the first by id.
+    """The candidates that continue, of those with these ids: the best (1 - alpha) of the live ones, by their
+    margins; equal ones by id.
 
     >>> keep = keeping(["d", "c", "b", "a"], alpha=0.3)
     >>> keep(np.arange(4), np.array([0.1, 3.0, 0.1, 2.0])).tolist()
@@ -193,7 +196,7 @@ def keeping(ids: Sequence[str], alpha: float) -> Keep:
 
 
 def unsure(entropy: float) -> Keep:
-    """Who goes on: those of which the exit is not sure, each for itself, and perhaps none.
+    """The candidates that continue: those of which the exit is not sure, each judged by itself; maybe none.
 
     >>> keep = unsure(entropy=0.5)
     >>> keep(np.array([4, 7, 9]), np.array([-3.0, 0.5, 2.0])).tolist()  # entropies of 0.19, 0.66 and 0.37
@@ -203,7 +206,7 @@ def unsure(entropy: float) -> Keep:
 
 
 def left_at(margins: Array) -> Array:
-    """The number of the exit at which each candidate left, or came to the end: the last that is not NaN.
+    """The number of the last exit that each candidate reached: the last margin that is not NaN.
 
     >>> left_at(np.array([[9.0, np.nan], [9.5, -1.0]])).tolist()
     [0, 1]
@@ -212,7 +215,7 @@ def left_at(margins: Array) -> Array:
 
 
 def inferred(margins: Array, layers: Sequence[int]) -> int:
-    """What candidates that came to these exits took, in inferences of the whole model, rounded up.
+    """The cost of candidates that reached these exits, in inferences of the whole model, rounded up.
 
     >>> inferred(np.array([[9.0, np.nan], [9.5, -1.0]]), layers=(4, 12))  # (4 + 12) / 12
     2
@@ -222,7 +225,7 @@ def inferred(margins: Array, layers: Sequence[int]) -> int:
 
 
 def exited(ranking: Ranking, margins: Array) -> Ranking:
-    """The candidates by their margin at the exit where they left, whichever it was.
+    """The candidates sorted by their margin at the exit where each left.
 
     >>> from tamis.base.documents import Query
     >>> given = Ranking(Query("q", ""), ("a", "b", "c"), np.zeros(3))
@@ -235,9 +238,9 @@ def exited(ranking: Ranking, margins: Array) -> Ranking:
 
 
 def cascaded(ranking: Ranking, margins: Array, alpha: float) -> Ranking:
-    """The candidates by the exit that they reached, and by their margin there.
+    """The candidates sorted by the exit that they reached, then by their margin there.
 
-    `margins` are float32[candidates, exits], and NaN from the second exit on for one that left at the first.
+    `margins` are float32[candidates, exits]; for a candidate that left at the first exit, the rest are NaN.
 
     >>> from tamis.base.documents import Query
     >>> given = Ranking(Query("q", ""), ("a", "b", "c"), np.zeros(3))

@@ -1,12 +1,12 @@
-"""Which passages of a long document the model reads: those that something cheaper thinks most of.
+"""Which passages of a long document the model reads: those that a cheaper model scores highest.
 
-That is a smaller pointwise model, or a model of the first stage (BM25) over the passages:
+The cheaper model is a smaller pointwise model, or a model of the first stage (BM25) over the passages:
 
     s(p) = sum over the query's terms in p of the model's contribution (tf in p, length of p)
 
 with the statistics of the index that the documents come from, so that a passage has the score that a document
-of that text would have there; where they come from no index, with those of the document's own passages. What
-else is in the ranking or the batch changes nothing.
+with that text would have there. Without an index, the statistics are those of the document's own passages.
+Other documents of the ranking or the batch have no influence.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tamis.models.templates import Inputs, Tokenised, Truncation
 from tamis.rank.mono import Mono
 from tamis.rank.reading import Read, Reader, analyzer_of
 
-AMONG = 30  # passages of a document that are looked at
+AMONG = 30  # passages of a document that the cheaper model scores
 
 Lexical = BM25 | QueryLikelihood | TfIdf
 
@@ -38,7 +38,7 @@ Lexical = BM25 | QueryLikelihood | TfIdf
 
 
 def highest(scores: Array, k: int) -> Array:
-    """The places of the k highest scores, in order; of equal ones the first.
+    """The positions of the k highest scores, in ascending order; of equal scores the first.
 
     >>> highest(np.array([0.1, 0.9, 0.5, 0.9]), 2).tolist(), highest(np.zeros(3), 2).tolist()
     ([1, 3], [0, 1])
@@ -47,7 +47,7 @@ def highest(scores: Array, k: int) -> Array:
 
 
 def own_statistics(tf: Array, lengths: Array, weight: Array) -> tuple[Terms, Collection]:
-    """Statistics of passages among themselves; `tf` has a row a passage and a column a term.
+    """Statistics over these passages alone; `tf` has one row per passage and one column per term.
 
     >>> terms, collection = own_statistics(np.array([[2, 0], [1, 0]]), np.array([3, 1]), np.ones(2))
     >>> terms.df.tolist(), terms.cf.tolist(), collection
@@ -58,13 +58,14 @@ def own_statistics(tf: Array, lengths: Array, weight: Array) -> tuple[Terms, Col
 
 
 def lexical_scores(model: Model, tf: Array, lengths: Array, terms: Terms, collection: Collection) -> Array:
-    """The scores of passages by a model of the first stage; `tf` has a row a passage and a column a term.
+    """The scores of passages by a model of the first stage; `tf` has one row per passage, one column per
+    term.
 
     >>> tf, lengths = np.array([[2, 0], [1, 0]]), np.array([3, 1])
     >>> lexical_scores(BM25(), tf, lengths, *own_statistics(tf, lengths, np.ones(2))).round(4).tolist()
     [0.1184, 0.106]
     """
-    # a term that nothing holds says nothing, and has no idf in some variants
+    # a term that no passage contains adds nothing, and has no idf in some variants
     held = terms.df > 0
     tf, terms = tf[:, held], Terms(terms.weight[held], terms.df[held], terms.cf[held])
     if model.lengths == "lucene":
@@ -80,7 +81,7 @@ def lexical_scores(model: Model, tf: Array, lengths: Array, terms: Terms, collec
 
 
 class Unread(NamedTuple):
-    """Documents of a ranking that are cut, and of which some passages are to be read."""
+    """Documents of a ranking that are cut into passages, some of which will be read."""
 
     ranking: Ranking
     ids: Sequence[str]
@@ -88,7 +89,7 @@ class Unread(NamedTuple):
 
 
 class Choice:
-    """The `passages` best of those that are looked at, by a pointwise stage or a model of the first stage."""
+    """Chooses the best `passages` of those scored by a pointwise stage or a model of the first stage."""
 
     def __init__(self, by: Mono | Lexical, passages: int | None, among: int, stage: str) -> None:
         if not isinstance(by, Mono | Lexical):
@@ -106,12 +107,12 @@ class Choice:
 
     @property
     def model(self) -> Mono | None:
-        """The pointwise stage, where that is what chooses."""
+        """The pointwise stage, if that is what chooses."""
         return self.by if isinstance(self.by, Mono) else None
 
     def made(self, unread: Sequence[Unread], reader: Reader) -> list[list[Read]]:
-        """What is left to read of each ranking's documents. Of those with few passages that is everything,
-        and nothing looks at them here."""
+        """The passages of each ranking's documents that will be read. Documents with few passages keep all of
+        them, and these are not scored here."""
         by, longer = self.by, [self._longer(each) for each in unread]
         if isinstance(by, Mono):
             scores = _by_model(by, longer, reader)
@@ -129,7 +130,7 @@ class Choice:
 
 
 def _by_model(stage: Mono, longer: Sequence[Unread], reader: Reader) -> list[list[Array]]:
-    """The margins of each document's passages, with the stage's own cache and tally."""
+    """The margins of each document's passages, using the stage's cache and tally."""
     found: list[list[Array]] = [[] for _ in longer]
     numbers = [number for number, each in enumerate(longer) if each.reads]
     if not numbers:
@@ -154,9 +155,9 @@ def _by_model(stage: Mono, longer: Sequence[Unread], reader: Reader) -> list[lis
 
 
 def _contents(unread: Unread, reader: Reader) -> Iterator[list[str]]:
-    """What is read of each document's passages, as text."""
+    """The text that is read for each document's passages."""
     texts = unread.ranking.texts
-    assert texts is not None  # they are cut, so they are there
+    assert texts is not None  # they were cut, so they exist
     for doc_id, read in zip(unread.ids, unread.reads, strict=True):
         yield reader.contents(texts.document(doc_id), read.passages)
 
@@ -164,7 +165,7 @@ def _contents(unread: Unread, reader: Reader) -> Iterator[list[str]]:
 def _lexical(model: Model, longer: Unread, reader: Reader) -> list[Array]:
     ranking = longer.ranking
     analyzer = analyzer_of(ranking)
-    weights = Counter(analyzer.tokens(ranking.query.text))  # each occurrence counts one, as in a search
+    weights = Counter(analyzer.tokens(ranking.query.text))  # each occurrence counts 1, as in a search
     weight = np.array(list(weights.values()), np.float64)
     known = None
     if isinstance(ranking.texts, Index):
@@ -178,7 +179,7 @@ def _lexical(model: Model, longer: Unread, reader: Reader) -> list[Array]:
 
 
 def _counted(passages: Sequence[Sequence[str]], wanted: Iterable[str]) -> tuple[Array, Array]:
-    """How often each passage holds each term, and how long it is."""
+    """How often each passage contains each term, and how long it is."""
     place = {term: number for number, term in enumerate(wanted)}
     tf = np.zeros((len(passages), len(place)), np.int64)
     for row, terms in zip(tf, passages, strict=True):

@@ -1,7 +1,7 @@
-"""Scores of several stages in one: interpolate, normalise, fuse.
+"""Combine the scores of several stages: interpolate, normalise, fuse.
 
-Everything happens within one query's list. A list whose scores are all equal says nothing about its order,
-and normalises to zeros.
+All formulae work within one query's list. A list whose scores are all equal carries no information about its
+order, and is normalised to zeros.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ def z_norm(scores: Array) -> Array:
     [1.0, -1.0]
     """
     exact = _scaled(_exact(scores))
-    # not by the deviation: rounding makes that of 0.1, 0.1, 0.1 other than zero
+    # not by the deviation: due to rounding, that of 0.1, 0.1, 0.1 is not zero
     if not len(exact) or exact.min() == exact.max():
         return np.zeros(len(exact))
     return np.asarray((exact - exact.mean()) / exact.std())
 
 
 def normalised(scores: Array, how: Interpolation) -> Array:
-    """The scores in double precision: min-max, z, or as they are.
+    """The scores in double precision: min-max or z-normalised, or unchanged.
 
     >>> normalised(np.array([3, 1]), "raw").tolist()
     [3.0, 1.0]
@@ -75,8 +75,8 @@ def _exact(scores: Array) -> Array:
 
 
 def _scaled(scores: Array) -> Array:
-    """The same within -1..1: the squares and differences of larger scores overflow, and the squares of very
-    small ones, as likelihoods are, are zero. By a power of two, which rounds nothing.
+    """The scores scaled to -1..1: the squares and differences of larger scores overflow, and the squares of
+    very small ones, such as likelihoods, are zero. The factor is a power of two, so nothing is rounded.
 
     >>> _scaled(np.array([6.0, -3.0])).tolist()
     [0.75, -0.375]
@@ -100,20 +100,19 @@ def reciprocal_rank(n: int, k: int = 60) -> Array:
 
 @stage("interpolate", role=Role.MIXES)
 class Interpolate(Stage):
-    """alpha * (the score a candidate comes with) + (1 - alpha) * (the stage's score): Eqs. 16-17 of the
-    survey.
+    """alpha * (the candidate's incoming score) + (1 - alpha) * (the stage's score): Eqs. 16-17 of the survey.
 
-    `normalise` says what is done with the two before:
+    `normalise` says how the two scores are normalised first:
 
-    - `minmax`, the equations: the scores that come in are min-max normalised within the query's list, and the
-      stage's are probabilities, taken as they are; logits and log-probabilities are made probabilities, so
-      the form in which a stage shows its scores changes nothing; any other kind of score is min-max
-      normalised too;
-    - `z`: both z-normalised, each within its list;
-    - `raw`: both as they are.
+    - `minmax`, as in the equations: incoming scores are min-max normalised within the query's list, and the
+      stage's scores are probabilities, used unchanged; logits and log-probabilities are converted to
+      probabilities, so the form in which a stage shows its scores makes no difference; any other kind of
+      score is min-max normalised too;
+    - `z`: both are z-normalised, each within its list;
+    - `raw`: both are used unchanged.
 
-    The result has the candidates that the stage returns: one that it cuts off (`mono % 100`) is gone, and one
-    that it finds itself counts as the last of those that came in. Equal scores stay in the stage's order, so
+    The result has the candidates that the stage returns: one that it cuts off (`mono % 100`) is dropped, and
+    one that the stage itself finds has the lowest incoming score. Equal scores stay in the stage's order, so
     alpha=0 ranks as the stage does.
     """
 
@@ -132,7 +131,7 @@ class Interpolate(Stage):
     def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
         for ranking in rankings:
             _check_scored("interpolate", ranking)
-        # not `depth`: what the stage has further down may come to the top
+        # not `depth`: a candidate that the stage ranks lower may come to the top
         found = self.stage.apply(rankings)
         return [self._interpolated(old, new) for old, new in zip(rankings, found, strict=True)]
 
@@ -161,7 +160,7 @@ class Interpolate(Stage):
 
 @stage("normalise", role=Role.MIXES)
 class Normalise(Stage):
-    """The same candidates in the same order, their scores normalised within the query's list.
+    """The same candidates in the same order, with scores normalised within the query's list.
 
     >>> from tamis.base.documents import Query
     >>> ranking = Ranking(Query("q", ""), ("a", "b"), np.array([7.0, 4.0]), ScoreKind.RETRIEVAL)
@@ -190,12 +189,12 @@ class Normalise(Stage):
 
 @stage("fuse", role=Role.MIXES)
 class Fuse(Stage):
-    """Several stages, each given the ranking that comes in, and their rankings fused into one: RRF (Cormack,
-    Clarke & Büttcher 2009), CombSUM or CombMNZ (Fox & Shaw 1994). A single stage is fused with the ranking
-    that comes in: in `bm25 % 100 >> fuse(mono) % 20`, BM25 has its say in what is kept.
+    """Applies several stages to the incoming ranking and fuses their rankings into one: RRF (Cormack, Clarke
+    & Büttcher 2009), CombSUM or CombMNZ (Fox & Shaw 1994). A single stage is fused with the incoming ranking:
+    in `bm25 % 100 >> fuse(mono) % 20`, BM25 also influences which candidates are kept.
 
-    The result has every document that any of the rankings holds; see `fuse_rankings` for the scores. Each
-    stage ranks as deep as it says itself: in `fuse(bm25 % 100, ql) % 10`, 100 and 1,000.
+    The result has every document of any of the rankings; see `fuse_rankings` for the scores. Each stage ranks
+    to its own depth: in `fuse(bm25 % 100, ql) % 10`, 100 and 1,000.
     """
 
     uses_depth = False
@@ -206,7 +205,7 @@ class Fuse(Stage):
             raise InputError("fuse needs a stage", remedy="give one or more, as in fuse(bm25, ql)")
         _check_fusion(how, k)
         self.stages, self.how, self.k = stages, how, int(k)
-        # one alone is fused with the ranking that comes in
+        # a single stage is fused with the incoming ranking
         self.pointwise = len(stages) == 1 and stages[0].pointwise
 
     def sharing(self, memo: Memo) -> Stage:
@@ -217,7 +216,7 @@ class Fuse(Stage):
         return replace(ranking, texts=_texts_of(attached), origin=_origin_of(attached))
 
     def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
-        # not `depth`: a document that is in the middle of every list may be the best of all
+        # not `depth`: a document in the middle of every list may be the best one overall
         lists = [stage.apply(rankings) for stage in self.stages]
         if len(lists) == 1:
             if any(ranking.kind is ScoreKind.NONE and not ranking.ids for ranking in rankings):
@@ -230,12 +229,13 @@ class Fuse(Stage):
 
 
 def fuse_rankings(rankings: Sequence[Ranking], how: Fusion = "rrf", k: int = 60) -> Ranking:
-    """One ranking of the documents of several rankings of a query.
+    """Fuse several rankings of a query into one.
 
-    `rrf` sums 1 / (k + rank) and looks at no score; `combsum` sums min-max normalised scores; `combmnz`
-    multiplies that sum by the number of rankings that hold the document. A ranking that does not hold it adds
-    0. The order of the rankings does not matter to the scores; the query's text, the documents' texts and
-    evidence, and the retriever that feedback searches again, are those of the first that has them.
+    `rrf` sums 1 / (k + rank) and ignores the scores; `combsum` sums min-max normalised scores; `combmnz`
+    multiplies that sum by the number of rankings that contain the document. A ranking that does not contain
+    it adds 0. The scores do not depend on the order of the rankings; the query's text, the documents' texts
+    and evidence, and the retriever that feedback searches again, are those of the first ranking that has
+    them.
 
     >>> from tamis.base.documents import Query
     >>> one = Ranking(Query("q", ""), ("a", "b", "c"), np.array([9.0, 8.0, 5.0]), ScoreKind.RETRIEVAL)
@@ -261,7 +261,7 @@ def fuse_rankings(rankings: Sequence[Ranking], how: Fusion = "rrf", k: int = 60)
                 _check_scored(how, ranking)
             row[held] = min_max(ranking.scores)
         lists[held] += 1
-    # from the smallest, so that a sum does not depend on the order of the rankings
+    # starts with the smallest, so that the sum does not depend on the order of the rankings
     scores = np.sort(parts, axis=0).sum(axis=0)
     if how == "combmnz":
         scores *= lists
@@ -278,8 +278,8 @@ def fuse_rankings(rankings: Sequence[Ranking], how: Fusion = "rrf", k: int = 60)
 
 
 def fuse_runs(runs: Sequence[Run], how: Fusion = "rrf", k: int = 60) -> Run:
-    """Several runs in one, query by query as in `fuse_rankings`; a query that a run does not hold is an empty
-    ranking there.
+    """Fuse several runs into one, each query as in `fuse_rankings`; a query that is missing from a run has an
+    empty ranking there.
 
     >>> from tamis.base.documents import Query
     >>> one = Run([Ranking(Query("q1", ""), ("a", "b"), np.array([2.0, 1.0]), ScoreKind.RETRIEVAL)])
@@ -298,7 +298,7 @@ def fuse_runs(runs: Sequence[Run], how: Fusion = "rrf", k: int = 60) -> Run:
 
 @dataclass(frozen=True, slots=True)
 class _AnyOf:
-    """A document from the first that holds it."""
+    """Looks up a document in several sources; the first that contains it answers."""
 
     sources: Sequence[Texts]
 
@@ -323,7 +323,7 @@ def _origin_of(rankings: Sequence[Ranking]) -> Stage | None:
     return next((ranking.origin for ranking in rankings if ranking.origin is not None), None)
 
 
-# -- what is refused, what is printed
+# -- checks and printing
 # ------------------------------------------------------------------------------------------------------------
 
 

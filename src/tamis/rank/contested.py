@@ -1,18 +1,18 @@
-"""Which pairs duo reads where it does not read all of them, and what stands for the others.
+"""Which pairs duo reads if it does not read all of them, and the probabilities that replace the others.
 
-Two candidates are contested if they are near in the order in which they come: at most `window` places apart,
-and their scores less than `margin` apart. Contested pairs are read, in both orders. The papers read all pairs
-or draw them at random; this choice is not theirs.
+Two candidates are contested if they are near each other in the incoming order: at most `window` places apart,
+with scores less than `margin` apart. Contested pairs are read, in both orders. The papers read all pairs or
+draw them at random; this choice does not come from them.
 
-An aggregation needs every pair, so the others get what the incoming ranking says of them:
+An aggregation needs every pair, so the probabilities of the others come from the incoming ranking:
 
     p[i, j] = sigmoid(o_i - o_j + b)    o: incoming scores as log-odds, b: the mean margin of the read pairs
-    p[i, j] = 1 or 0                    where incoming scores are no probabilities: 1 of the upper candidate
+    p[i, j] = 1 or 0                    if incoming scores are not probabilities: 1 for the upper candidate
 
-If texts are relevant or not independently of each other, sigmoid(o_i - o_j) is the probability that i is the
-relevant one, given that one of the two is. b is what the model gives to whichever text stands first: of the
-two orders of a pair the rest cancels. Without it, a model that prefers the first text would favour the
-candidates that are in more of the pairs that are read.
+If the relevance of texts is independent, sigmoid(o_i - o_j) is the probability that i is the relevant one,
+given that one of the two is. b is the model's bias towards the text that it reads first: in the sum over both
+orders of a pair the rest cancels. Without b, a model that prefers the first text would favour the candidates
+that are in more of the pairs that are read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Compared(NamedTuple):
 
 
 def check_contested(how: Aggregate, window: int | None, margin: float | None) -> None:
-    """Refuse a window or a margin that makes no sense.
+    """Refuse an invalid window or margin.
 
     >>> check_contested("sum", window=0, margin=None)
     Traceback (most recent call last):
@@ -54,7 +54,7 @@ def check_contested(how: Aggregate, window: int | None, margin: float | None) ->
 
 
 def contested(scores: Array, window: int | None = None, margin: float | None = None) -> Array:
-    """The ordered pairs (i, j) to read of candidates with these scores, best first; sorted.
+    """The ordered pairs (i, j) to read, sorted, for candidates with these scores, best first.
 
     >>> contested(np.array([0.9, 0.8, 0.3]), window=1).tolist()
     [[0, 1], [1, 0], [1, 2], [2, 1]]
@@ -81,8 +81,8 @@ def within(k: int, window: int | None = None) -> int:
 
 
 def completed(margins: Array, pairs: Array, k: int, odds: Array | None = None) -> Compared:
-    """All ordered pairs of k candidates: those that were read, by the model's margins, and the others by the
-    incoming order, or by the candidates' incoming log-odds where these are known.
+    """All ordered pairs of k candidates: those that were read by the model's margins, the others by the
+    incoming order, or by the candidates' incoming log-odds if these are known.
 
     >>> both = np.array([[0, 1], [1, 0]])
     >>> completed(np.array([3.0, -1.0]), both, 3).probabilities.round(3).tolist()

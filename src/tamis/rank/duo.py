@@ -1,5 +1,5 @@
 """H2: the pairwise reranker, duoBERT. Every two candidates are read together, in both orders; or, to save
-time, those alone that are near each other in the incoming order (`tamis.rank.contested`)."""
+time, only those that are near each other in the incoming order (`tamis.rank.contested`)."""
 
 from __future__ import annotations
 
@@ -34,15 +34,16 @@ K1 = 50  # the papers' k1: 2,450 inferences
 @stage("duo", role=Role.ORDERS)
 class Duo(Reranker):
     """Reranks the first `k` candidates by P(one is better than the other) over their ordered pairs, k(k-1) of
-    them (or k m with aggregate=sample). Candidates beyond stay below, in their order, with scores below zero.
+    them (or k m with aggregate=sample). Further candidates stay below, in their order, with scores below
+    zero.
 
-    `window` and `margin` save inferences: only pairs of candidates are read that come at most `window` places
-    apart and with scores less than `margin` apart. Any other pair counts as what the incoming ranking says of
-    it: by the difference of log-odds where its scores are a model's, else 1 for the upper candidate and 0 for
-    the lower. `margin` is in the unit of the incoming scores: probabilities, or log-odds after
-    `mono(score=logit)`. Between the scores of a search it means something else for every query.
+    `window` and `margin` save inferences: only pairs of candidates are read that are at most `window` places
+    apart in the incoming ranking, with scores less than `margin` apart. The probability of any other pair
+    comes from the incoming ranking: from the difference of log-odds if its scores are a model's, else 1 for
+    the upper candidate and 0 for the lower. `margin` is in the unit of the incoming scores: probabilities, or
+    log-odds after `mono(score=logit)`. With the scores of a search, its meaning differs from query to query.
 
-    Of a text longer than its share of the input, its start is read, or with `cut=best` the window that
+    If a text is longer than its share of the input, its start is read, or with `cut=best` the window that
     matches the query best. Then a smaller `limit` costs less quality, and inferences are faster.
 
         >>> Duo("models/my-duo", aggregate="sample", m=10)
@@ -90,13 +91,13 @@ class Duo(Reranker):
         self.query_limit, self.limit = query_limit, limit
         self.cut: Cut = cut
         self.window, self.margin = window, None if margin is None else float(margin)
-        # how many pairs are near enough is known when their scores are
+        # with a margin, the number of pairs depends on the scores
         self.counts = "exact" if margin is None else "most"
 
     @property
     def reads(self) -> Hashable:
-        # the aggregations over all pairs differ in what they do with k1² numbers, which is no time beside
-        # k1² inferences
+        # the aggregations over all pairs differ only in their work on k1² numbers, which takes almost no time
+        # compared with k1² inferences
         if self.aggregate == "sample":
             return super().reads
         call = call_of(self)
@@ -104,8 +105,8 @@ class Duo(Reranker):
         return str(replace(call, options=options)), self.resources
 
     def inferences(self, candidates: int) -> int:
-        """How many inputs a query with so many candidates takes: k1(k1 - 1), k1 m, or with a window of w
-        w(2 k1 - w - 1). With a margin this is the most."""
+        """The number of inputs for a query with this many candidates: k1(k1 - 1), k1 m, or with a window of w
+        w(2 k1 - w - 1). With a margin this is the maximum."""
         reranked = min(self.k, candidates)
         if self.window is not None:
             return within(reranked, self.window)

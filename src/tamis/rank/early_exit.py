@@ -1,7 +1,7 @@
-"""Early exit by query: a stage is left out where the ranking so far is good enough.
+"""Early exit per query: a stage is skipped if the ranking so far is good enough.
 
-The papers name the idea and no rule. The rule here is the lead of the first candidate over the second; any
-other is a function of Python.
+The papers name the idea but define no rule. The rule here is the lead of the first candidate over the second;
+any other rule is a Python function.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ Criterion = Callable[[Ranking], bool]
 
 @stage("if_unsure", role=Role.WRAPS)
 class IfUnsure(Stage):
-    """A stage for those queries alone whose ranking so far is not sure: `mono % 20 >> if_unsure(duo)`. The
-    others keep the ranking that they have, and cost nothing more.
+    """Applies a stage only to queries whose ranking so far is not sure: `mono % 20 >> if_unsure(duo)`. Other
+    queries keep their ranking, without further cost.
 
-    A ranking is sure if its first candidate leads the second by `margin` or more, in the unit of the scores
-    that come in: probabilities, or with `mono(score=logit)` log-odds. With `margin=0` all are sure, and above
-    1 no two probabilities; one or no candidate is always sure. The scores of a search, or combined ones, mean
-    something within one list only, and are refused.
+    A ranking is sure if its first candidate leads the second by `margin` or more, in the unit of the incoming
+    scores: probabilities, or with `mono(score=logit)` log-odds. With `margin=0` all rankings are sure; with a
+    margin above 1, no ranking by probabilities is. A ranking of one or no candidate is always sure. The
+    scores of a search, and combined scores, are comparable only within one list, and are refused.
 
-    In Python, `sure` may be any function of a ranking in place of the margin:
+    In Python, `sure` may be any function of a ranking, instead of the margin:
 
         >>> from tamis.rank.combine import Normalise
         >>> def is_short(ranking):
@@ -49,13 +49,13 @@ class IfUnsure(Stage):
         self.stage, self.margin, self.sure = stage, float(margin), sure
 
     def cost(self, enter: Array, depth: int | None = None) -> list[Step]:
-        """Which queries will be sure is not known before: at most, none is. Those that are keep what they
-        have."""
+        """The cost at most: which queries are sure is not known in advance, so it assumes that none is. Sure
+        queries keep their ranking."""
         steps = self.stage.cost(enter, depth)
         return around(self, enter, [steps], np.maximum(enter, steps[-1].leave))
 
     def is_sure(self, ranking: Ranking) -> bool:
-        """Whether a ranking stays as it is."""
+        """Whether a ranking is kept without applying the stage."""
         return leads(ranking, self.margin) if self.sure is None else bool(self.sure(ranking))
 
     def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
@@ -70,7 +70,7 @@ class IfUnsure(Stage):
 
 
 def leads(ranking: Ranking, margin: float) -> bool:
-    """Whether the first candidate's score is that much above the second's; alone it has no rival.
+    """Whether the first candidate's score is at least `margin` above the second's; true without a second.
 
     >>> import numpy as np
     >>> from tamis.base.documents import Query

@@ -1,4 +1,4 @@
-"""The passages that earned a document its score, as people read them: in whole sentences."""
+"""The passages that a document's score comes from, completed to whole sentences for people to read."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from tamis.core.ranking import Span
 from tamis.text.segment import Passage, sentences, trimmed
 
-_LONGEST = 1_000  # characters of a sentence that a passage is completed by
+_LONGEST = 1_000  # characters of a sentence by which a passage is completed
 
 
 def whole_sentences(text: str, spans: Sequence[Span]) -> list[Span]:
-    """The passages of a text, best first, each with the whole of the sentences that it begins and ends in. A
-    sentence that two of them share is shown with the better one. Their scores are those of what was read.
+    """The passages of a text, best first, each extended to the whole sentences in which it begins and ends. A
+    sentence that two passages share is shown with the better one. The scores are those of the original
+    passages.
 
     >>> text = "Soup is hot. A tamis is a fine sieve. Onions are sweet."
     >>> [text[start:stop] for start, stop, _ in whole_sentences(text, [Span(15, 26, 0.9)])]
@@ -24,7 +25,7 @@ def whole_sentences(text: str, spans: Sequence[Span]) -> list[Span]:
 
 
 def grown(span: Span, among: Sequence[Passage]) -> Span:
-    """A passage with the whole of the sentences that it begins and ends in, where they are among these.
+    """A passage extended to the whole sentences in which it begins and ends, if they are among these.
 
     >>> grown(Span(15, 26, 0.9), [Passage(0, 12), Passage(13, 37)])
     Span(start=13, stop=37, score=0.9)
@@ -40,8 +41,8 @@ def grown(span: Span, among: Sequence[Passage]) -> Span:
 
 
 def apart(spans: Sequence[Span], completed: Sequence[Span]) -> list[Span]:
-    """Passages, best first, as they are completed, without what a better one has too. Those that were read do
-    not overlap: each keeps its side of the others, however far it has grown.
+    """The completed passages, best first, without the parts that a better one contains too. The original
+    passages do not overlap: each stays on its side of the others, however far it was extended.
 
     >>> apart([Span(10, 18, 0.9), Span(22, 30, 0.8)], [Span(10, 24, 0.9), Span(16, 35, 0.8)])
     [Span(start=10, stop=24, score=0.9), Span(start=24, stop=35, score=0.8)]
@@ -59,8 +60,9 @@ def apart(spans: Sequence[Span], completed: Sequence[Span]) -> list[Span]:
 
 
 def _around(text: str, span: Span) -> list[Passage]:
-    """The sentences that a passage may begin and end in. Not of the whole text, which may be a book."""
+    """The sentences in which a passage may begin and end; the whole text, which may be a book, is not
+    split."""
     left, right = max(0, span.start - _LONGEST), min(len(text), span.stop + _LONGEST)
     near = [Passage(left + start, left + stop) for start, stop in sentences(text[left:right])]
-    # one at an end of this part may go on beyond it
+    # a sentence at an end of this part may continue beyond it
     return near[left > 0 : len(near) - (right < len(text))]

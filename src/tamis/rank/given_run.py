@@ -1,4 +1,4 @@
-"""H0 from elsewhere: candidates that another system has found, as the first stage of a pipeline."""
+"""H0 from another system: candidates that it found, as the first stage of a pipeline."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tamis.core.stage import Role, Stage, stage
 
 
 class Corpus(Texts, Protocol):
-    """Texts that know when they have changed: an index, or documents in memory."""
+    """Texts that can tell when they have changed: an index, or documents in memory."""
 
     @property
     def fingerprint(self) -> str: ...
 
 
 class Documents:
-    """Those documents of a corpus that are wanted, in memory.
+    """The requested documents of a corpus, in memory.
 
     >>> documents = Documents([Document("d1", "a sieve"), Document("d2", "soup")], only={"d1"})
     >>> documents.document("d1").text, "d2" in documents
@@ -61,7 +61,7 @@ class Documents:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Changes with any text."""
+        """A fingerprint that changes with any text."""
         seen = xxhash.xxh3_128()
         for doc_id, document in sorted(self._documents.items()):
             _add(seen, doc_id)
@@ -88,7 +88,7 @@ class GivenRun(Stage):
 
     @property
     def expression(self) -> Call:
-        return Call(self.name)  # what it holds is in its resources
+        return Call(self.name)  # its run and texts are in its resources
 
     @cached_property
     def resources(self) -> str:
@@ -100,7 +100,7 @@ class GivenRun(Stage):
         return f"{seen.hexdigest()} {self.texts.fingerprint}"
 
     def cost(self, enter: Array, depth: int | None = None) -> list[Step]:
-        return around(self, enter, [])  # it hands out what a query is counted with
+        return around(self, enter, [])  # a query is counted with the candidates that this stage returns
 
     def attach(self, ranking: Ranking) -> Ranking:
         return replace(ranking, texts=self.texts)
@@ -121,7 +121,7 @@ class GivenRun(Stage):
 
 
 def _add(seen: xxhash.xxh3_128, text: str) -> None:
-    """With its length, so that "ab", "c" and "a", "bc" differ."""
+    """Add a text with its length, so that "ab", "c" and "a", "bc" differ."""
     data = text.encode("utf-8", "surrogatepass")
     seen.update(len(data).to_bytes(8, "little"))
     seen.update(data)

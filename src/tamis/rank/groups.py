@@ -1,9 +1,9 @@
-"""Groups of candidates that a model scores together, for models that take n at once and have more to rank.
+"""Groups of candidates that a model scores together, for models that read n at once and have more to rank.
 
-In each round a permutation of the candidates is cut into as few groups of at most n as can be, of sizes as
-even as can be: the softmax that such models learn by says nothing of a candidate that is alone. What a round
-says of a candidate depends on the company that it keeps there, so there are several, and a candidate's score
-is the sum of its scores over the groups that it is in, as in groupwise scoring functions (Ai et al. 2019).
+In each round a permutation of the candidates is cut into as few groups of at most n as possible, with sizes
+as even as possible: the softmax that such models are trained with is meaningless for a single candidate. The
+score of a candidate depends on the others in its group, so there are several rounds, and its final score is
+the sum of its scores over its groups, as in groupwise scoring functions (Ai et al. 2019).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tamis.core.ranking import Ranking, best_first
 
 
 def check_rounds(stage: str, rounds: int, seed: int) -> None:
-    """Refuse invalid numbers of rounds, and seeds.
+    """Refuse an invalid number of rounds or seed.
 
     >>> check_rounds("listwise", rounds=0, seed=0)
     Traceback (most recent call last):
@@ -30,7 +30,7 @@ def check_rounds(stage: str, rounds: int, seed: int) -> None:
 
 
 def groups_a_round(candidates: int, texts: int) -> int:
-    """Into how many groups of at most `texts` so many candidates go.
+    """The number of groups of at most `texts` into which this many candidates are divided.
 
     >>> [groups_a_round(candidates, 8) for candidates in (0, 1, 8, 9, 20)]
     [0, 1, 1, 2, 3]
@@ -39,12 +39,12 @@ def groups_a_round(candidates: int, texts: int) -> int:
 
 
 def drawn_groups(candidates: int, texts: int, rounds: int, seed: int = 0) -> Array:
-    """Which candidates are read together: a row a group, of their positions and then -1 where it is not full.
-    Round after round each candidate is in one group.
+    """Which candidates are read together: one row of positions per group, filled up with -1. In each round
+    every candidate is in one group.
 
-    A round's permutation depends on the seed, the round's number and how many candidates there are: it is the
-    same for all queries, and in however many rounds. Where one group holds all candidates, the first round
-    has them in the order in which they came.
+    A round's permutation depends on the seed, the round's number and the number of candidates: it is the same
+    for all queries, and for any number of rounds. If one group holds all candidates, the first round has them
+    in their incoming order.
 
     >>> drawn_groups(5, texts=3, rounds=2).tolist()
     [[2, 4, 3], [0, 1, -1], [1, 4, 3], [0, 2, -1]]
@@ -66,7 +66,7 @@ def drawn_groups(candidates: int, texts: int, rounds: int, seed: int = 0) -> Arr
 
 
 def by_groups(ranking: Ranking, groups: Array, scores: Array) -> Ranking:
-    """The candidates of the groups by the sum of their scores, equal ones by id, and below them the others.
+    """The candidates of the groups sorted by the sum of their scores, then by id; the others are below them.
 
     >>> from tamis.base.documents import Query
     >>> given = Ranking(Query("q", ""), ("a", "b", "c", "d"), np.zeros(4))

@@ -1,11 +1,11 @@
 """Groupwise scoring functions (Ai et al. 2019): a small network reads the features of several candidates at
-once and scores each beside the others. See `tamis.train.groupwise` for how one is trained.
+once and scores each in comparison with the others. `tamis.train.groupwise` trains one.
 
     n candidates of f features  ->  n f numbers  ->  fully connected layers  ->  n scores
 
-Candidates go into groups of n in rounds, and a candidate's score is the sum of its scores over the groups
-that it is in: see `tamis.rank.groups`. (The paper takes all permutations of n, whose number grows so fast
-that rounds are drawn here.) A place that no candidate has is all zeros.
+Candidates are put into groups of n in several rounds, and a candidate's score is the sum of its scores over
+its groups: see `tamis.rank.groups`. (The paper uses all permutations of n; their number grows so fast that
+rounds are drawn here.) An empty place in a group is all zeros.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from tamis.storage.files import STDIN, atomic_write, read_text
 
 NAME = "groupwise"
 MODEL = "groupwise.json"
-ROUNDS = 8  # what a round costs is next to nothing
+ROUNDS = 8  # a round costs almost nothing
 MOST_ROUNDS = 100  # for a client of a server
 
 
 @dataclass(frozen=True, eq=False)
 class GroupwiseModel:
-    """What was learned: a network of linear layers with ReLU between them, and the features that it reads,
-    stages by their expressions before those of `NAMED`. `loss` is that of the training queries.
+    """A trained model: a network of linear layers with ReLU between them, and the features that it reads,
+    stages by their expressions before those of `NAMED`. `loss` is the loss on the training queries.
 
     >>> layers = [(np.array([[1.0, 0.0], [-1.0, 2.0]]), np.array([0.0, 0.5]))]
     >>> model = GroupwiseModel(("score",), layers, texts=2)
@@ -59,7 +59,7 @@ class GroupwiseModel:
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """Those of its features that are stages."""
+        """The features that are stages."""
         return tuple(name for name in self.features if name not in NAMED)
 
     def scores(self, groups: Array) -> Array:
@@ -80,7 +80,7 @@ class GroupwiseModel:
 
     @classmethod
     def read(cls, path: str | Path) -> GroupwiseModel:
-        """A model that was saved."""
+        """Read a saved model."""
         _check_regular(path)
         try:
             data = parse_json(read_text(path))
@@ -106,19 +106,19 @@ def _not_one(path: str | Path) -> InputError:
 
 
 def _check_regular(path: str | Path) -> None:
-    """A pipe or a device may never end, and cannot be read again for the fingerprint. Of a folder, or of
-    nothing, whoever opens it says what is wrong."""
+    """Refuse a pipe or a device: it may never end, and cannot be read again for the fingerprint. For a folder
+    or a missing file, the attempt to open it raises the error."""
     file = Path(path)
     try:
         regular = file.is_file() or file.is_dir() or not file.exists()
     except OSError:
-        regular = True  # as far as can be seen: then it cannot be opened either
+        regular = True  # its kind is unknown, but then it cannot be opened either
     if not regular or str(path) == STDIN:
         raise InputError("not a regular file", remedy="give a file that a model was saved to", path=path)
 
 
 def _fits(model: GroupwiseModel) -> bool:
-    """Whether each layer takes what the one before gives, and all numbers are such."""
+    """Whether the shapes of consecutive layers fit and all numbers are finite."""
     width = model.texts * len(model.features)
     for weights, biases in model.layers:
         if weights.shape != (len(biases), width) or biases.ndim != 1:
@@ -133,9 +133,9 @@ def _fits(model: GroupwiseModel) -> bool:
 
 @stage(NAME, role=Role.MIXES)
 class Groupwise(Stage):
-    """Orders candidates by a groupwise scoring function, which is the file `model` that `train_groupwise`
-    made. Those of its features that are stages are given as they were in training, in that order; the file
-    knows the others. `rounds` and `seed` are those of the groups, as in `listwise`.
+    """Orders candidates by a groupwise scoring function: the file `model` that `train_groupwise` made. The
+    stages among its features are passed as in training, in the same order; the file names the others.
+    `rounds` and `seed` are those of the groups, as in `listwise`.
 
         >>> Groupwise(model="models/gsf.json", rounds=4)
         groupwise(model="models/gsf.json", rounds=4)
@@ -160,7 +160,7 @@ class Groupwise(Stage):
 
     @property
     def network(self) -> GroupwiseModel:
-        """What the file holds, read when it is first needed."""
+        """The content of the file, read when it is first needed."""
         if self._network is None:
             model = GroupwiseModel.read(self.model)
             own = tuple(map(repr, self.stages))
@@ -195,7 +195,7 @@ class Groupwise(Stage):
 
     @property
     def searches(self) -> bool:
-        return True  # it may look up the query's terms, which takes as long
+        return True  # it may look up the query's terms, which takes as long as a search
 
     def cost(self, enter: Array, depth: int | None = None) -> list[Step]:
         return cost_of(self, enter)
@@ -207,7 +207,7 @@ class Groupwise(Stage):
         return ranking  # the stages find nothing here
 
     def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
-        # all of them, whatever the depth: the last may come to the top
+        # all candidates, whatever the depth: the last may come to the top
         model = self.network
         named: list[Feature] = [name for name in NAMED if name in model.features]
         found = columns(rankings, [*self.stages, *named], self.index, model.normalise, NAME)
@@ -229,6 +229,6 @@ def gathered(rows: Array, groups: Array) -> Array:
 
 
 def laid_out(groups: Array) -> Array:
-    """What the network takes: each group's features [G, n, f] end to end, [G, n f]."""
+    """The network's input [G, n f]: each group's features [G, n, f] concatenated."""
     count, texts, features = groups.shape
-    return groups.reshape(count, texts * features)  # not -1, which of no group would be any number
+    return groups.reshape(count, texts * features)  # not -1, which is ambiguous without groups

@@ -1,9 +1,9 @@
-"""The listwise reranker: several candidates are read together, and each is scored beside the others (Zhang et
-al. 2020).
+"""The listwise reranker: several candidates are read together, and each is scored in comparison with the
+others (Zhang et al. 2020).
 
     20 candidates, a model of 8 texts, 2 rounds:  7 + 7 + 6, and again 7 + 7 + 6  =  6 inferences
 
-An input has room for n texts, the model's own number, so that more candidates go into several groups, in
+An input has room for n texts, a number fixed in the model. More candidates are put into several groups, in
 several rounds: see `tamis.rank.groups`.
 """
 
@@ -22,7 +22,7 @@ from tamis.rank.groups import by_groups, check_rounds, drawn_groups, groups_a_ro
 from tamis.rank.reranker import Reranker, check_limits
 from tamis.storage.score_cache import ScoreCache
 
-NAME = "listwise"  # of the stage, and of the model that it would have if one were bundled
+NAME = "listwise"  # of the stage, and of its default model, which is not bundled
 K = 20
 ROUNDS = 2
 
@@ -30,12 +30,12 @@ ROUNDS = 2
 @stage(NAME, role=Role.ORDERS)
 class Listwise(Reranker):
     """Reranks the first `k` candidates by a model that reads several at once, in `rounds` of groups that are
-    drawn from `seed`. Candidates beyond stay below, in their order, with scores below zero and below all the
-    others.
+    drawn from `seed`. Further candidates stay below, in their order, with scores below zero and below all
+    other scores.
 
     `model` is a folder or a name on the hub; a recipe with a table [listwise] trains one (`base =
-    "listwise"`). A score in the cache is of a text in its group: it serves whoever has the same candidates in
-    the same order, with any number of rounds.
+    "listwise"`). A cached score is that of a text in its group: it is reused for the same candidates in the
+    same order, with any number of rounds.
 
         >>> Listwise("models/my-listwise", rounds=3)
         listwise(model="models/my-listwise", rounds=3)
@@ -72,7 +72,7 @@ class Listwise(Reranker):
         self.query_limit, self.limit = query_limit, limit
 
     def inferences(self, candidates: int) -> int:
-        """How many groups are read for a query with so many candidates."""
+        """The number of groups that are read for a query with this many candidates."""
         return self.rounds * groups_a_round(min(self.k, candidates), self._texts)
 
     def best(self, ranking: Ranking) -> Ranking:
@@ -86,5 +86,5 @@ class Listwise(Reranker):
 
     @property
     def _texts(self) -> int:
-        """How many texts an input has room for."""
+        """The number of texts that fit into an input."""
         return self.scorer.architecture.shape()[0]

@@ -1,5 +1,5 @@
-"""A learned linear model over features: the learning-to-rank baseline of the survey's section 1.2.3. See
-`tamis.train.ltr` for how its weights are found."""
+"""A learned linear model over features: the learning-to-rank baseline of the survey's section 1.2.3.
+`tamis.train.ltr` learns its weights."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from tamis.storage.files import atomic_write, read_text
 class LTR(Stage):
     """Orders candidates by a weighted sum of features.
 
-    The features are stages, which have their `weights` in the same order, and four others with a weight each:
-    `score`, the score that a candidate comes with, its `length`, how many terms of the query are `matched`,
-    and the sum of their `idf`. Each is normalised within the query's list (`minmax`, `z`, or `raw` for not at
-    all). A stage that searches scores the candidates that come in, and finds none of its own. `train_ltr`
-    finds the weights, and prints such an expression.
+    The features are stages, with their `weights` in the same order, and four others with a weight each:
+    `score`, the candidate's incoming score, `length`, its length, `matched`, how many terms of the query it
+    contains, and `idf`, the sum of their idf. Each is normalised within the query's list (`minmax`, `z`, or
+    `raw` for no normalisation). A stage that searches only scores the incoming candidates and adds none.
+    `train_ltr` learns the weights and prints such an expression.
     """
 
     uses_depth = False
@@ -78,7 +78,7 @@ class LTR(Stage):
 
     @property
     def searches(self) -> bool:
-        return True  # it may look up the query's terms, which takes as long
+        return True  # it may look up the query's terms, which takes as long as a search
 
     def cost(self, enter: Array, depth: int | None = None) -> list[Step]:
         return cost_of(self, enter)
@@ -90,9 +90,9 @@ class LTR(Stage):
         return ranking  # the stages find nothing here
 
     def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
-        # all of them, whatever the depth: the last may come to the top
+        # all candidates, whatever the depth: the last may come to the top
         found = columns(rankings, self.features, self.index, self.normalise)
-        with np.errstate(over="ignore", invalid="ignore"):  # a score that is no number is refused
+        with np.errstate(over="ignore", invalid="ignore"):  # NaN and infinite scores are refused
             scores = [normalised(weighted(own, self.all_weights), "raw") for own in found]
         return [
             ranking.rescored(own, ScoreKind.COMBINED) for ranking, own in zip(rankings, scores, strict=True)
@@ -101,8 +101,8 @@ class LTR(Stage):
 
 @dataclass(frozen=True, slots=True)
 class LinearModel:
-    """What was learned: the weight of each feature, and how good that was on the training queries. As text it
-    is a stage of the pipeline language.
+    """A trained model: the weight of each feature, and its quality on the training queries. As text it is a
+    stage of the pipeline language.
 
     >>> model = LinearModel({"ql": 0.25, "score": 0.5, "bm25 >> rm3": -0.25})
     >>> print(model)
@@ -117,7 +117,7 @@ class LinearModel:
     seed: int = 0
 
     def __str__(self) -> str:
-        # a feature without weight is none
+        # a feature with weight 0 is left out
         left = {name: weight for name, weight in self.weights.items() if weight}
         stages = [name for name in left if name not in NAMED]
         options: list[tuple[str, Value]] = [(name, left[name]) for name in NAMED if name in left]
@@ -128,7 +128,7 @@ class LinearModel:
         return str(Call("ltr", tuple(map(parse, stages)), tuple(options)))
 
     def save(self, path: str | Path) -> None:
-        """Write it as JSON, with the stage that it is."""
+        """Write it as JSON, with the expression of its stage."""
         from tamis import __version__
 
         data = {"tamis": __version__, "stage": str(self), **asdict(self)}
@@ -137,7 +137,7 @@ class LinearModel:
 
     @classmethod
     def read(cls, path: str | Path) -> LinearModel:
-        """A model that was saved."""
+        """Read a saved model."""
         try:
             data = parse_json(read_text(path))
             weights = {str(name): float(weight) for name, weight in data["weights"].items()}
@@ -150,7 +150,7 @@ class LinearModel:
 
 
 def _written(weights: Sequence[float]) -> str | float:
-    """The weights of stages as an option: a number alone is one."""
+    """The weights of stages as an option; a single weight is a plain number."""
     return weights[0] if len(weights) == 1 else " ".join(map(str, weights))
 
 

@@ -1,13 +1,13 @@
-"""What a learned linear model looks at: numbers for each candidate of a query.
+"""The features of a learned linear model: numbers for each candidate of a query.
 
-A feature is a stage, whose score it is, or one of these:
+A feature is the score of a stage, or one of these:
 
-- `score`: the score that the candidate comes with;
-- `length`: the document's, in tokens;
-- `matched`: how many of the query's terms it holds;
+- `score`: the candidate's incoming score;
+- `length`: the document's length, in tokens;
+- `matched`: how many of the query's terms it contains;
 - `idf`: the sum of their idf (Lucene's).
 
-What is the same for all candidates of a query, such as the query's length, cannot change their order.
+Numbers that are equal for all candidates of a query, such as the query's length, cannot change their order.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tamis.rank.combine import Interpolation, normalised
 
 Named = Literal["score", "length", "idf", "matched"]
 NAMED: tuple[Named, ...] = get_args(Named)
-LEXICAL: tuple[Named, ...] = ("length", "idf", "matched")  # which take an index
+LEXICAL: tuple[Named, ...] = ("length", "idf", "matched")  # which need an index
 
 Feature = Named | Stage
 
@@ -41,8 +41,8 @@ def columns(
     how: Interpolation,
     stage: str = "ltr",
 ) -> list[list[Array]]:
-    """For each ranking the columns of the features, normalised within the query's list. `stage` is the one
-    that an error speaks of.
+    """The columns of the features for each ranking, normalised within the query's list. `stage` is the name
+    used in errors.
 
     >>> from tamis.base.documents import Query
     >>> ranking = Ranking(Query("q", ""), ("a", "b"), np.array([7.0, 4.0]), ScoreKind.RETRIEVAL)
@@ -66,8 +66,8 @@ def columns(
 
 
 def weighted(features: Sequence[Array], weights: Sequence[float] | Array) -> Array:
-    """The sum of the features by their weights. Column by column: training and ranking must round alike, or
-    equal scores would be broken otherwise.
+    """The weighted sum of the features. Column by column, so that training and ranking round alike: otherwise
+    equal scores could be ordered differently.
 
     >>> weighted([np.array([1.0, 0.0]), np.array([0.0, 4.0])], [0.5, 0.25]).tolist()
     [0.5, 1.0]
@@ -79,9 +79,9 @@ def weighted(features: Sequence[Array], weights: Sequence[float] | Array) -> Arr
 
 
 def stage_scores(stage: Stage, rankings: Sequence[Ranking]) -> list[Array]:
-    """What a stage thinks of the candidates. A model of the first stage scores them as it does what it finds
-    itself, however far down that would be. A candidate that a stage does not return has its lowest score, or
-    0 if that is above."""
+    """A stage's scores of the candidates. A model of the first stage scores them as it scores its own
+    results, at any rank. A candidate that a stage does not return has the lowest score of those returned, or
+    0 if that is above 0."""
     inner = _without_cut(stage)
     found: list[Ranking] = []
     for each in rankings:
@@ -93,8 +93,8 @@ def stage_scores(stage: Stage, rankings: Sequence[Ranking]) -> list[Array]:
 
 
 def cost_of(stage: Stage, enter: Array) -> list[Step]:
-    """Of a stage over features, which keeps the candidates that come in, whatever its stages find: those that
-    search score these only."""
+    """The cost of a stage over features. It keeps the incoming candidates, whatever its stages find: those
+    that search only score these."""
     none = np.zeros_like(enter)
     parts = (
         part.cost(enter) if _without_cut(part).only_among(()) is None else [Step(part, enter, enter, none)]
@@ -104,7 +104,7 @@ def cost_of(stage: Stage, enter: Array) -> list[Step]:
 
 
 def _without_cut(stage: Stage) -> Stage:
-    """The stage that a feature is, however many it would keep.
+    """The stage of a feature, without its cut.
 
     >>> from tamis.core.registry import build
     >>> _without_cut(build("normalise % 9"))
@@ -114,7 +114,7 @@ def _without_cut(stage: Stage) -> Stage:
 
 
 def lexical(ranking: Ranking, index: Index) -> dict[Named, Array]:
-    """The features that an index knows of the candidates.
+    """The features of the candidates that come from an index.
 
     >>> import tempfile
     >>> from tamis.base.documents import Document, Query

@@ -24,12 +24,12 @@ Shown = Literal["probability", "logit", "log-probability"]
 
 @stage("mono", role=Role.ORDERS)
 class Mono(Reranker):
-    """Sorts candidates by P(relevant | query, text), whatever scores they come with.
+    """Sorts candidates by P(relevant | query, text), regardless of their incoming scores.
 
-    `model` is a bundled model, a folder or a name on the hub; `form` one of the papers' input templates,
-    unless it is to be the one that the model was trained in; `score` what the scores are shown as, which does
-    not change the order. Of a text that does not fit beside the query, its start is read, or with `cut=best`
-    the window that matches the query best. `cache` is a file in which scores are kept for the next time.
+    `model` is a bundled model, a folder or a name on the hub; `form` one of the papers' input templates, by
+    default the one that the model was trained with; `score` the form in which scores are shown, which does
+    not change the order. If a text does not fit beside the query, its start is read, or with `cut=best` the
+    window that matches the query best. `cache` is a file in which scores are kept for later runs.
 
         >>> Mono("models/my-model", score="logit")
         mono(model="models/my-model", score=logit)
@@ -75,7 +75,7 @@ class Mono(Reranker):
         return str(self.kind)
 
     def inferences(self, candidates: int) -> int:
-        """How many inputs a query with so many candidates takes: k0."""
+        """The number of inputs for a query with this many candidates: k0."""
         return candidates
 
     def ranked(self, ranking: Ranking, members: Array, scores: Array) -> Ranking:
@@ -83,7 +83,7 @@ class Mono(Reranker):
         return ranking.reordered(order, to_score(scores, self.kind), self.kind)
 
     def inputs_of(self, query: Tokenised, texts: Tokenised) -> tuple[Inputs, Truncation]:
-        """What the model reads for a query with texts that are tokenised already, and what was cut."""
+        """The model's inputs for a query with tokenised texts, and what was cut."""
         members, query_of = np.arange(len(texts))[:, None], np.zeros(len(texts), np.int64)
         reading = self.scorer.reading(self.query_limit, self.limit)
         return self.scorer.architecture.inputs(query, texts, members, query_of, reading)

@@ -1,13 +1,13 @@
-"""Documents longer than the model: their passages are scored by a pointwise stage, and a document's score is
-made of its passages' scores.
+"""Documents longer than the model: a pointwise stage scores their passages, and a document's score is
+computed from its passages' scores.
 
     FirstP  s_1      MaxP  max s_i      SumP  sum s_i      AvgP  mean s_i      KMaxP  mean of the k highest
 
-Dai & Callan 2019; AvgP and the limit of 30 passages are Zhang, Yates & Lin's, 2021. A document that is one
-passage gets the score that the pointwise stage itself gives it.
+Dai & Callan 2019; AvgP and the limit of 30 passages are from Zhang, Yates & Lin 2021. A document of one
+passage gets the same score as from the pointwise stage itself.
 
-Passages of all documents and queries go through the model together, a few thousand at a time, and a score
-does not depend on who shares a batch. Beyond these, only places and margins are held in memory.
+Passages of all documents and queries are scored together, in blocks of a few thousand, and a score does not
+depend on the rest of the batch. Outside the current block, only offsets and margins are held in memory.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ def max_p(scores: Array) -> float:
 
 
 def sum_p(scores: Array) -> float:
-    """The sum of the passages' scores, which long documents have more of.
+    """The sum of the passages' scores; long documents have more of them.
 
     >>> sum_p(np.array([0.1] * 10))
     1.0
     """
-    return fsum(scores.tolist())  # exact, and so the same in any order
+    return fsum(scores.tolist())  # exact, so it is the same in any order
 
 
 def avg_p(scores: Array) -> float:
-    """The mean of the passages' scores: of this document's passages, whatever else is in the batch.
+    """The mean of the passages' scores, over this document's passages only.
 
     >>> avg_p(np.array([0.5, 0.25]))
     0.375
@@ -79,7 +79,7 @@ def avg_p(scores: Array) -> float:
 
 
 def k_max_p(scores: Array, k: int) -> float:
-    """The mean of the k highest of the passages' scores, or of all where there are fewer.
+    """The mean of the k highest of the passages' scores, or of all if there are fewer.
 
     >>> k_max_p(np.array([0.5, 0.1, 0.25]), 2), k_max_p(np.array([0.5]), 2)
     (0.375, 0.5)
@@ -110,7 +110,7 @@ class PassageReranker(Reranker):
         super().__init__(stage.scorer, stage.cache)
         self.stage, self.cutting, self.evidence, self.choice = stage, cutting, evidence, choice
         self._most = cutting.passages if choice is None else choice.passages  # that the model reads
-        # how many passages a document has is known when it is cut, but it has one at least
+        # the number of passages is known when a document is cut, but it is at least one
         of_one = max(self._most or 0, self.choosing(1))
         self.counts = "least" if self._most is None else "most" if of_one > 1 else "exact"
 
@@ -143,12 +143,12 @@ class PassageReranker(Reranker):
         return self.cutting.seed
 
     def inferences(self, candidates: int) -> int:
-        """How many inputs a query with so many candidates takes at most. How many passages a document has is
-        not known before; where their number has no limit, this is the least."""
+        """The largest number of inputs for a query with this many candidates. The number of passages of a
+        document is not known in advance; if it has no limit, this is the smallest number."""
         return candidates * (self._most or 1)
 
     def choosing(self, candidates: int) -> int:
-        """How many inputs the model that chooses takes at most."""
+        """The largest number of inputs for the model that chooses passages."""
         return candidates * self.choice.among if self.choice and self.choice.model else 0
 
     @property
@@ -167,12 +167,12 @@ class PassageReranker(Reranker):
 
     @cached_property
     def reader(self) -> Reader:
-        """What cuts the documents; it needs the tokenizer."""
+        """The reader that cuts the documents; it needs the tokenizer."""
         longest = Tokenised.of([[0] * self.stage.query_limit])
         return Reader(self.cutting, self.scorer.tokenizer, self._room(longest))
 
     def _room(self, query: Tokenised) -> int:
-        """How many tokens of a text the model reads beside a query."""
+        """The number of tokens of a text that the model reads beside a query."""
         _, cut = self.stage.inputs_of(query, Tokenised.of([[0] * self.stage.limit]))
         return cut.text_tokens - cut.text_tokens_lost
 
@@ -181,7 +181,7 @@ class PassageReranker(Reranker):
         return None
 
     def keys(self, ranking: Ranking, inputs: Inputs) -> list[bytes]:
-        # the stage's own: what its model has read once, in whichever stage, it need not read again
+        # the stage's own keys, so that its model does not read a passage again, whichever stage read it
         return self.stage.keys(ranking, inputs)
 
     def _scored(self, rankings: Sequence[Ranking]) -> list[list[ScoredPassages]]:
@@ -196,7 +196,7 @@ class PassageReranker(Reranker):
                 texts = Tokenised.join([read.tokens for read in reads])
                 made, cut = self.stage.inputs_of(queries.take([number]), texts)
                 inputs.append(made)
-                # a query is counted with the first of its documents alone
+                # the query is counted only with the first of its documents
                 cuts.append(_of_documents(_without_query(cut) if scored[number] else cut, reads))
             found = self.margins([rankings[number] for number in numbers], inputs, cuts)
             for number, margins in zip(numbers, found, strict=True):
@@ -206,7 +206,7 @@ class PassageReranker(Reranker):
         return scored
 
     def _batches(self, rankings: Sequence[Ranking], queries: Tokenised) -> Iterator[dict[int, list[Read]]]:
-        """Documents by the number of their ranking, a few thousand passages at a time."""
+        """Documents by the number of their ranking, in blocks of a few thousand passages."""
         together: dict[int, list[Read]] = {}
         count = 0
         for number, ranking in enumerate(rankings):
@@ -224,7 +224,7 @@ class PassageReranker(Reranker):
     def _chosen(
         self, together: dict[int, list[Read]], places: Sequence[tuple[Ranking, int]]
     ) -> dict[int, list[Read]]:
-        """What is read of documents that stand at these places of their rankings."""
+        """The passages that are read of the documents at these positions of their rankings."""
         if self.choice is None:
             return together
         unread = [
@@ -234,14 +234,14 @@ class PassageReranker(Reranker):
         return dict(zip(together, self.choice.made(unread, self.reader), strict=True))
 
     def _evident(self, ranking: Ranking, scored: Mapping[str, ScoredPassages], depth: int | None) -> Ranking:
-        """The ranking with the best passages of those candidates that will be looked at."""
+        """The ranking with the best passages of the candidates within `depth`."""
         looked_at = ranking.ids[:depth] if self.evidence else ()
         return replace(
             ranking, evidence={each: self._spans(ranking, each, scored[each]) for each in looked_at}
         )
 
     def _spans(self, ranking: Ranking, doc_id: str, scored: ScoredPassages) -> tuple[Span, ...]:
-        """The best passages, best first; one that overlaps a better one shows little that is new."""
+        """The best passages, best first, without those that overlap a better one and so add little."""
         best: list[int] = []
         for number in np.argsort(-scored.margins, kind="stable").tolist():
             if len(best) == self.evidence:
@@ -262,8 +262,8 @@ def _without_query(cut: Truncation) -> Truncation:
 
 
 def _of_documents(cut: Truncation, reads: Sequence[Read]) -> Truncation:
-    """What became of the documents, in place of their passages, which are cut to fit. What is in no passage
-    may be counted in words, each of which is at least one token."""
+    """The truncation of the documents, instead of that of their passages, which are cut to fit. Text outside
+    all passages may be counted in words; each word is at least one token."""
     lost = sum(read.lost for read in reads)
     return replace(
         cut,
@@ -280,12 +280,12 @@ def _of_documents(cut: Truncation, reads: Sequence[Read]) -> Truncation:
 
 
 class PassageStage(PassageReranker):
-    """Sorts documents by a score made of their passages' scores, as the pointwise stage shows these:
-    probabilities as in the papers, or the logits of `mono(score=logit)`. `Cutting` says what the options
-    mean; `evidence` is how many of its best passages the ranking has for each document.
+    """Sorts documents by a score computed from their passages' scores, in the form in which the pointwise
+    stage shows them: probabilities as in the papers, or the logits of `mono(score=logit)`. `Cutting`
+    describes the options; `evidence` is the number of best passages that the ranking has for each document.
 
-    With `choose`, a smaller pointwise stage or a model of the first stage, only the `passages` that it thinks
-    most of are read, and the score is made of these. It looks at as many as `among` says, 30 unless told."""
+    With `choose`, a smaller pointwise stage or a model of the first stage, only the `passages` that it scores
+    highest are read, and the score is computed from these. It scores `among` passages, by default 30."""
 
     of_one: ClassVar[bool] = False  # whether the score is that of one of the passages
 
@@ -312,11 +312,11 @@ class PassageStage(PassageReranker):
 
     @abstractmethod
     def aggregate(self, scores: Array) -> float:
-        """A document's score, from those of its passages."""
+        """A document's score, from the scores of its passages."""
 
     @property
     def kind(self) -> ScoreKind:
-        """What the scores mean: what the pointwise stage's do, unless they are sums."""
+        """The kind of the scores: that of the pointwise stage, unless they are sums."""
         return self.stage.kind
 
     @property
@@ -333,7 +333,7 @@ class PassageStage(PassageReranker):
 
     def _aggregated(self, ranking: Ranking, scored: Sequence[ScoredPassages], depth: int | None) -> Ranking:
         scores = np.array([self.aggregate(to_score(each.margins, self.stage.kind)) for each in scored])
-        # probabilities can be equal where the margins behind them are not
+        # probabilities can be equal although their margins differ
         order_by = np.array([self.aggregate(each.margins) for each in scored]) if self.of_one else scores
         best = ranking.reordered(best_first(order_by, ranking.ids), scores, self.kind)
         return self._evident(best, dict(zip(ranking.ids, scored, strict=True)), depth)

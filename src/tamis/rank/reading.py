@@ -1,9 +1,9 @@
-"""From documents to what a model reads: their passages, where each stands, and its tokens.
+"""From documents to the inputs of a model: their passages, the offsets of each, and its tokens.
 
-A passage is read as a document of its own with the document's title. One that would not fit beside the
-longest query is cut into pieces that do. Windows of tokens and even chunks are cut from the document's
-tokens, which may be those kept beside the index; words and sentences are not in these, so windows of them are
-tokenised.
+A passage is read as a separate document with the document's title. A passage that does not fit beside the
+longest query is cut into pieces that fit. Windows of tokens and even chunks are cut from the document's
+tokens, which may be those stored beside the index; these have no word or sentence boundaries, so windows of
+words or sentences are tokenised.
 """
 
 from __future__ import annotations
@@ -56,12 +56,11 @@ _SIZES: dict[str, tuple[int, int]] = {
 class Cutting:
     """How documents are cut into passages.
 
-    `unit` is what windows are counted in, `window` and `stride` their size: 150 and 75 words, 225 and 200
-    tokens, or single sentences; `even` chunks have at most `window` tokens, or as many as the model reads.
-    `title` puts the document's title before each passage, or with "once" before the text, so that the first
-    passage begins with it: as models that are trained on documents read them. Of a document with more than so
-    many `passages`, the first are read, or with `keep="sampled"` the first, the last and a choice of the
-    others.
+    `unit` is the unit of windows, `window` and `stride` their size: 150 and 75 words, 225 and 200 tokens, or
+    single sentences; `even` chunks have at most `window` tokens, or as many as the model reads. `title` puts
+    the document's title before each passage, or with "once" before the text, so that only the first passage
+    begins with it, as models that are trained on documents expect. If a document has more than `passages`
+    passages, the first are read, or with `keep="sampled"` the first, the last and a sample of the others.
     """
 
     unit: Unit = "words"
@@ -84,7 +83,7 @@ class Cutting:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Window and stride; a window without a stride overlaps as much of it as the unit's own does.
+        """Window and stride; the default stride keeps the overlap in proportion to the unit's defaults.
 
         >>> Cutting(window=100).sizes, Cutting("tokens").sizes
         ((100, 50), (225, 200))
@@ -95,11 +94,11 @@ class Cutting:
 
     @property
     def first(self) -> int | None:
-        """How many passages from the start are all that is read; None where any may be."""
+        """The number of passages if only those at the start are read; None if any may be read."""
         return self.passages if self.keep == "first" else None
 
     def within(self, tokens: int) -> bool:
-        """Whether all windows that are read lie within so many tokens, however many there are."""
+        """Whether all windows that are read lie within the first `tokens` tokens of any document."""
         window, stride = self.sizes
         return (
             self.unit == "tokens"
@@ -108,15 +107,15 @@ class Cutting:
         )
 
     def chosen(self, passages: Sequence[Passage], document: str) -> list[Passage]:
-        """Those passages of a document that are read."""
+        """The passages of a document that are read."""
         numbers = kept(len(passages), self.passages, self.keep, seed=self.seed, document=document)
         return [passages[number] for number in numbers.tolist()]
 
 
 class Read(NamedTuple):
-    """A document's passages: their places, and what the model reads of each."""
+    """A document's passages: their offsets, and the tokens that the model reads of each."""
 
-    passages: Sequence[Passage]  # of what is read: see `Reader.in_text`
+    passages: Sequence[Passage]  # offsets in the text that is read: see `Reader.in_text`
     tokens: Tokenised
     lost: int  # how many words (or tokens) are in no passage
 
@@ -126,27 +125,27 @@ class Read(NamedTuple):
 
 
 def analyzer_of(ranking: Ranking) -> Analyzer:
-    """What makes terms of a ranking's texts: that of the index that they come from, or else of English."""
+    """The analyzer for a ranking's texts: that of the index that they come from, or else the English one."""
     return ranking.texts.analyzer if isinstance(ranking.texts, Index) else get_analyzer("english")
 
 
 class Reader:
-    """Cuts documents for a model that has room for so many tokens of a text beside the longest query."""
+    """Cuts documents for a model that has `room` for tokens of a text beside the longest query."""
 
     def __init__(self, cutting: Cutting, tokenizer: Tokenizer, room: int) -> None:
         self.cutting, self.tokenizer, self.room = cutting, tokenizer, room
         self.in_tokens = cutting.unit in ("tokens", "even")
 
     def prepare(self) -> None:
-        """Load the sentence splitter, where there are sentences to split."""
+        """Load the sentence splitter, if sentences are to be split."""
         if self.cutting.unit == "sentences":
             sentences("")
 
     def read(
         self, ranking: Ranking, ids: Sequence[str], wanted: Wanted | None = None, room: int | None = None
     ) -> list[Read]:
-        """Some documents of a ranking; of their passages (of characters) those that are `wanted`. `room` is
-        for windows of tokens, where the query leaves more than the longest would."""
+        """Read some documents of a ranking; of their passages (of characters) only those in `wanted`. `room`
+        is for windows of tokens, if the query leaves more than the longest query would."""
         part = replace(ranking, ids=ids, scores=np.zeros(len(ids)))
         documents = list(map(self._read_as, part.documents()))
         if not self.in_tokens:
@@ -157,12 +156,12 @@ class Reader:
 
     @property
     def in_text(self) -> bool:
-        """Whether passages are characters of a document's text: not those of tokens, nor those of a text that
-        begins with its title."""
+        """Whether passages are character offsets in a document's text: not passages of tokens, nor of a text
+        that begins with its title."""
         return not self.in_tokens and self.cutting.title != "once"
 
     def characters(self, document: Document, passages: Sequence[Passage]) -> Sequence[Passage]:
-        """Where passages stand in a document's text. Of one that is in its title alone, nothing does."""
+        """The passages as offsets in a document's text. A passage within its title is empty."""
         if self.in_text or not passages:
             return passages
         text = self._read_as(document).text
@@ -173,14 +172,14 @@ class Reader:
         ]
 
     def contents(self, document: Document, passages: Sequence[Passage]) -> list[str]:
-        """What is read of a document's passages, as text: each with the heading that stands before it."""
+        """The text that is read for a document's passages: each with its heading."""
         document = self._read_as(document)
         headed = replace(document, title=self._heading(document))
         places = self._in_read(document.text, passages)
         return [replace(headed, text=document.text[start:stop]).contents for start, stop in places]
 
     def _in_read(self, text: str, passages: Sequence[Passage]) -> Sequence[Passage]:
-        """Passages as characters of the text that is read."""
+        """Passages as character offsets in the text that is read."""
         if not self.in_tokens or not passages:
             return passages
         _, starts, stops = token_places(text, self.tokenizer, max(stop for _, stop in passages))
@@ -212,7 +211,7 @@ class Reader:
         return [Read(*each) for each in zip(places, tokens, lost, strict=True)]
 
     def _places(self, text: str, most: int | None) -> list[Passage]:
-        """All passages, or of words the first, which can be found without the others."""
+        """All passages, or of words only the first `most`, which can be found without the others."""
         if self.cutting.unit == "sentences":
             found = sentence_windows(text, *self.cutting.sizes)
         else:
@@ -220,8 +219,7 @@ class Reader:
         return found or [Passage(0, 0)]
 
     def _heading(self, document: Document) -> str:
-        """What stands before each passage: the title, and of a long one so much that half the room is left
-        for the passage."""
+        """The heading of each passage: the title, cut so that half the room is left for the passage."""
         title = document.title if self.cutting.title else ""
         if len(title) <= self.room // 2:  # then it has no more tokens either
             return title
@@ -231,7 +229,7 @@ class Reader:
     def _tokenised(
         self, documents: Sequence[Document], places: Sequence[Sequence[Passage]]
     ) -> list[Tokenised]:
-        """What is read of each document's passages, tokenised together."""
+        """The tokens that are read for each document's passages, tokenised together."""
         texts = [
             replace(document, text=document.text[start:stop]).contents
             for document, own in zip(documents, places, strict=True)
@@ -242,10 +240,10 @@ class Reader:
         return [tokens.take(range(start, stop)) for start, stop in pairwise(offsets)]
 
     def _fitting(self, document: Document, places: Sequence[Passage]) -> list[Passage]:
-        """The passages, each cut in pieces that the model has room for."""
+        """The passages, each cut into pieces that fit into the model's input."""
         heading = self.tokenizer.encode([f"{document.title}\n"]).lengths[0] if document.title else 0
         size = max(self.room - int(heading), 1)
-        # one piece more than is read, which stands for all the rest
+        # one piece more than is read; the last one represents all the rest
         most = None if self.cutting.first is None else self.cutting.first * size + 1
         fitting: list[Passage] = []
         for place in places:
@@ -257,7 +255,7 @@ class Reader:
         pieces = cut_at_tokens(place, (starts + place.start).tolist(), size)
         if len(pieces) < 2:
             return pieces
-        # a piece that begins inside a word has other tokens than it had there, and perhaps more
+        # a piece that begins inside a word has other tokens than in the whole text, perhaps more
         read = len(pieces) if most is None else most // size
         lengths = self.tokenizer.encode([text[start:stop] for start, stop in pieces[:read]]).lengths
         found: list[Passage] = []
@@ -266,13 +264,13 @@ class Reader:
         return found
 
     def _of_tokens(self, document: Document, tokens: Tokenised, room: int) -> Read:
-        """Windows cut from the document's tokens, which may be those kept beside the index."""
+        """Windows cut from the document's tokens, which may be those stored beside the index."""
         heading = self.tokenizer.encode([f"{document.title}\n"]).ids if document.title else tokens.ids[:0]
         body = tokens.ids[len(heading) :]
         if not np.array_equal(tokens.ids[: len(heading)], heading) or (
             tokens.lengths[0] >= COUNTED and not self.cutting.within(len(body))
         ):
-            # tokens that are others where the text stands after a title, or more than are kept
+            # the text has other tokens after a title, or more tokens than are stored
             body = token_places(document.text, self.tokenizer).ids
         before = heading[: self.room // 2] if self.cutting.title else heading[:0]
         longest = max(room - len(before), 1)
@@ -280,7 +278,7 @@ class Reader:
             usual = max(self.room - len(before), 1)
             found = even_chunks(len(body), min(self.cutting.window or usual, longest))
         else:
-            # smaller ones where there is no room for them, as in training: no text falls between two
+            # smaller windows if there is no room, as in training, so that no text between two is skipped
             window = min(self.cutting.sizes[0], longest)
             found = windows(len(body), window, min(self.cutting.sizes[1], window))
         places = self.cutting.chosen([Passage(*each) for each in found or [(0, 0)]], document.id)
@@ -298,7 +296,7 @@ def _words_lost(text: str, all_of_them: Sequence[Passage], chosen: Sequence[Pass
 
 
 def _merged(passages: Sequence[Passage]) -> list[Passage]:
-    """The same places without overlap; the passages are in order."""
+    """The union of passages, without overlap; `passages` are sorted."""
     merged: list[Passage] = []
     for start, stop in passages:
         if merged and start <= merged[-1].stop:

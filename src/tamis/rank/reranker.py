@@ -1,4 +1,4 @@
-"""What all stages share that read texts with a model: the inputs, the cache and the tally."""
+"""The base of all stages that read texts with a model: the inputs, the cache and the tally."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tamis.storage.score_cache import ScoreCache, cached, cached_rows, pair_keys
 
 
 def check_limits(query_limit: int, limit: int) -> None:
-    """Refuse limits that leave a model nothing to read; how much it needs is known when it is loaded.
+    """Refuse limits that leave a model nothing to read; the exact minimum is known when it is loaded.
 
     >>> check_limits(query_limit=0, limit=512)
     Traceback (most recent call last):
@@ -39,8 +39,8 @@ def check_limits(query_limit: int, limit: int) -> None:
 
 
 class Built(NamedTuple):
-    """What a model reads for some rankings: of each its inputs, what was cut, and which of its candidates
-    share an input (a row of their numbers for each input, filled up with -1)."""
+    """The inputs of a model for some rankings. For each ranking: its inputs, what was cut, and which of its
+    candidates share an input (one row of their positions per input, filled up with -1)."""
 
     inputs: list[Inputs]
     cuts: list[Truncation]
@@ -50,15 +50,15 @@ class Built(NamedTuple):
 class Reranker(ModelStage):
     """A stage that reads its candidates' texts with a model.
 
-    Here all candidates are read, each as an input of its own. A subclass says otherwise by `best` and
-    `members`, and by `ranked` what becomes of the scores.
+    By default all candidates are read, each as a separate input. A subclass overrides `best` and `members` to
+    change this, and `ranked` to use the scores in another way.
     """
 
-    #: The architectures of the models that it takes.
+    #: The architectures of the models that it accepts.
     architectures: ClassVar[tuple[str, ...]] = ("mono",)
 
     queries_at_once = 8
-    uses_depth = False  # all candidates are read, whatever becomes of them
+    uses_depth = False  # all candidates are read, whatever is kept
     scorer: Scorer
     query_limit: int = 64
     limit: int = 512
@@ -72,7 +72,7 @@ class Reranker(ModelStage):
 
     @classmethod
     def opened(cls, model: str, pool: ModelPool | None, **options: Any) -> Scorer:
-        """The model of a stage, from a pool where there is one."""
+        """The model of a stage, from the pool if there is one."""
         return (pool or ModelPool()).get(Scorer, model, architectures=cls.architectures, **options)
 
     @property
@@ -96,8 +96,8 @@ class Reranker(ModelStage):
         return self.scorer.fingerprint
 
     def prepare(self) -> None:
-        """Load the model and the tokenizer, and hear of a model that does not take what the stage makes
-        before anything is searched for."""
+        """Load the model and the tokenizer. A model that does not accept the stage's inputs is refused here,
+        before any search."""
         _ = self.scorer.tokenizer, self.scorer.engine
         self.build_inputs([placed(Query("", ""), [])])
 
@@ -114,7 +114,7 @@ class Reranker(ModelStage):
         return [self.ranked(*each) for each in zip(rankings, built.members, scores, strict=True)]
 
     def ranked(self, ranking: Ranking, members: Array, scores: Array) -> Ranking:
-        """A ranking by what the model says of its inputs."""
+        """The ranking with the model's scores of its inputs."""
         return ranking.rescored(scores.astype(np.float64), ScoreKind.COMBINED)
 
     def best(self, ranking: Ranking) -> Ranking:
@@ -126,7 +126,7 @@ class Reranker(ModelStage):
         return np.arange(len(ranking))[:, None]
 
     def build_inputs(self, rankings: Sequence[Ranking]) -> Built:
-        """What the model reads for some rankings."""
+        """The model's inputs for some rankings."""
         tokenizer, kind = self.scorer.tokenizer, self.scorer.architecture
         reading = self.scorer.reading(self.query_limit, self.limit)
         queries = tokenizer.encode([ranking.query.text for ranking in rankings])
@@ -146,7 +146,7 @@ class Reranker(ModelStage):
     def margins(
         self, rankings: Sequence[Ranking], inputs: Sequence[Inputs], cuts: Sequence[Truncation]
     ) -> list[Array]:
-        """The margins of several queries' inputs, scored together or taken from the cache; `cuts` is what was
+        """The margins of several queries' inputs, scored together or read from the cache; `cuts` is what was
         cut for each query."""
         if not rankings:
             return []
@@ -180,8 +180,8 @@ class Reranker(ModelStage):
         record((ranking.query, tally) for ranking, tally in zip(rankings, tallies, strict=True))
 
     def keys(self, ranking: Ranking, inputs: Inputs) -> list[bytes]:
-        """By what the model reads, tokens and segments: whatever changes a score changes one of these, or the
-        model's fingerprint."""
+        """Cache keys, computed from the tokens and segments that the model reads: whatever changes a score
+        changes one of these, or the model's fingerprint."""
         own = prefix(self.scorer.fingerprint, type(self).__name__, "")
         offsets = inputs.offsets.tolist()
         read = [
@@ -192,7 +192,7 @@ class Reranker(ModelStage):
 
 
 def to_score(margins: Array, kind: ScoreKind) -> Array:
-    """Margins as what a caller asked to see; all three forms are in the same order.
+    """Margins in the form that a caller asked for; the order is the same in all three forms.
 
     >>> [to_score(np.array([0.0]), kind).tolist() for kind in (ScoreKind.PROBABILITY, ScoreKind.LOGIT)]
     [[0.5], [0.0]]

@@ -1,8 +1,8 @@
-"""Stages that sort candidates by what a model says of each, and no more: CEDR, PARADE and the models that go
-with them, and every architecture that comes without a stage of its own.
+"""Stages that only sort candidates by a model's scores: CEDR, PARADE and related models, and every
+architecture without a stage of its own.
 
-What the scores mean the models do not say: they may begin anywhere (a hinge compares them, and no more), be
-sums of kernels or grades of gain. So they are for the order only, and whoever combines them normalises them.
+The scores have no fixed meaning: they may have any offset (a hinge loss only compares them), or be sums of
+kernels or grades of gain. So only their order counts, and they must be normalised before they are combined.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tamis.storage.score_cache import ScoreCache
 
 
 class Scored(Reranker):
-    """Sorts candidates by the scores of a model. A candidate's score depends on itself and the query alone.
-    On a processor `workers` is how many cores share a batch."""
+    """Sorts candidates by the scores of a model. A candidate's score depends only on itself and the query. On
+    a CPU, `workers` is the number of cores that share a batch."""
 
     def ranked(self, ranking: Ranking, members: Array, scores: Array) -> Ranking:
         if scores.ndim > 1:
@@ -36,7 +36,7 @@ class Scored(Reranker):
         return super().ranked(ranking, members, scores)
 
     def inferences(self, candidates: int) -> int:
-        """How many passages are read at most for a query with so many candidates."""
+        """The largest number of passages that are read for a query with this many candidates."""
         return candidates * self.scorer.architecture.most_inferences() if candidates else 0
 
     def prepare(self) -> None:
@@ -95,7 +95,7 @@ class Parade(Scored):
 
 @cache
 def stage_of(name: str) -> type[Scored]:
-    """The stage of an architecture that has none of its own: it has the architecture's name."""
+    """The stage of an architecture without its own stage class; it has the architecture's name."""
     kind = architecture(name)
 
     class OfArchitecture(Scored):

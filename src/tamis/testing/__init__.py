@@ -1,4 +1,4 @@
-"""What every stage and every architecture does, of whoever's package it is, as functions for tests.
+"""Checks of the contract of stages and architectures, from any package, as functions for tests.
 
     from tamis.testing import check_architecture, check_stage
 
@@ -9,9 +9,9 @@
     def test_my_architecture():
         check_architecture(MyArchitecture(), "folder/of/an/encoder")
 
-Give a stage that finds candidates the bare queries, `Ranking(Query("q1", "sieve"))`, and any other one what
-it might get in a pipeline: some rankings of different queries with several candidates each. Architectures are
-trained, for which torch is needed.
+Pass a stage that finds candidates only the queries, `Ranking(Query("q1", "sieve"))`. Pass any other stage
+rankings as in a pipeline: for several queries, with several candidates each. Architectures are trained, which
+needs torch.
 """
 
 from __future__ import annotations

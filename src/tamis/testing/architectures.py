@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tamis.train.ranking import RankingTask
     from tamis.train.recipe import Recipe
 
-_CLOSE = 1e-3  # how close scores are that are alike: sums may be added up in another order
+_CLOSE = 1e-3  # tolerance for equal scores: sums may be added in another order
 _STEPS, _RATE = 10, 5e-3
 _QUERIES = ("castle of the king", "how to sieve flour", "soup")
 _WORDS = ("castle", "king", "sieve", "flour", "soup", "the", "of", "old", "river", "bread", "a", "glass")
@@ -36,9 +36,9 @@ _LENGTHS = (5, 0, 12, 300, 1, 40)  # of the texts, in words
 def check_architecture(
     kind: Architecture, start: str | Path | Checkpoint, recipe: Recipe | None = None, limit: int = 40
 ) -> None:
-    """Raise an AssertionError that says what is wrong if an architecture does not keep to the contract, with
-    the encoder of `start` and inputs of `limit` tokens. It is trained by `recipe`, by default by one of
-    groups or pairs, whichever it takes.
+    """Raise an AssertionError with the reason if an architecture violates the contract, with the encoder of
+    `start` and inputs of `limit` tokens. It is trained by `recipe`, by default by one with groups or pairs,
+    whichever it accepts.
 
     >>> from tamis.models.architectures.mono import Mono
     >>> check_architecture(Mono(), "mono")
@@ -76,7 +76,7 @@ class _Contract:
             raise AssertionError(f"{getattr(self.kind, 'name', type(self.kind).__name__)}: {problem}")
 
     def stage(self, scorer: Any) -> Any:
-        """What ranks with it."""
+        """The stage that ranks with the model."""
         from tamis.train.dev import dev_stage
         from tamis.train.recipe import Limits
 
@@ -114,7 +114,7 @@ class _Contract:
                 self.require(longest <= self.limit, f"an input {name} of {longest} tokens: see Reading.total")
 
     def scores_each_input_by_itself(self) -> None:
-        """Beside others and alone, in another order, padded and packed."""
+        """Scores are equal with other inputs and alone, in another order, padded and packed."""
         together = Inputs.join(self.inputs)
         scores = self.scorer.margins(together)
         self.require(bool(np.isfinite(scores).all()), "a score is not a finite number")
@@ -160,12 +160,12 @@ class _Contract:
         self.compare(scorer.margins(together), self.scorer.margins(together), "its graph has other scores")
 
     def learns(self) -> None:
-        """Ten steps on one batch change the weights, and lower the loss."""
+        """Ten steps on one batch change the weights and lower the loss."""
         import torch
 
         task = self.task()
         parts = task.parts(0, 0, 1)
-        module = task.module.eval()  # no dropout: one batch has one loss
+        module = task.module.eval()  # no dropout: the loss of a batch is deterministic
         learning = {name: each for name, each in module.named_parameters() if each.requires_grad}
         self.require(bool(learning), "it has no parameter to learn")
         optimiser = torch.optim.AdamW(learning.values(), lr=_RATE, weight_decay=0.0)
@@ -189,7 +189,7 @@ class _Contract:
         self.require(bool(changed), "after training, its checkpoint has the weights that it had before")
 
     def task(self) -> RankingTask:
-        """The training of a few groups."""
+        """A training task with a few groups."""
         from tamis.train.ranking import RankingTask
         from tamis.train.sets import Judged, TrainingSet
         from tamis.train.sources import Examples
@@ -212,7 +212,7 @@ class _Contract:
         return RankingTask(recipe, self.begun, Examples.of(data, recipe), None, "cpu")
 
     def own_recipe(self) -> Recipe:
-        """A recipe that the architecture takes."""
+        """A recipe that the architecture accepts."""
         from tamis.train import recipe
 
         group = next(iter(self.kind.shape()), 4)
@@ -249,7 +249,7 @@ class _Contract:
 
 
 def _rankings() -> Iterator[Ranking]:
-    """Candidates of several queries, of different lengths: one is empty, one too long."""
+    """Candidates for several queries, of different lengths: one is empty, one too long."""
     generator = np.random.default_rng(0)
     for number, query in enumerate(_QUERIES):
         texts = [" ".join(generator.choice(_WORDS, length)) for length in _LENGTHS]
@@ -275,6 +275,6 @@ def _same(one: Inputs, other: Inputs) -> bool:
 
 
 def _differ(one: Mapping[str, Array], other: Mapping[str, Array]) -> str:
-    """The first tensor that is not in both alike; nothing where all are."""
+    """The name of the first tensor that differs; empty if all are equal."""
     alone = sorted(set(one) ^ set(other))
     return next(iter(alone), "") or next((n for n in one if not np.array_equal(one[n], other[n])), "")

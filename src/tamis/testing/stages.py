@@ -22,14 +22,14 @@ from tamis.core.stage import Role, Stage
 _RELATIVE, _ABSOLUTE = (
     1e-4,
     1e-5,
-)  # how close scores are that are alike: sums may be added up in another order
+)  # tolerance for equal scores: sums may be added in another order
 _DEPTHS = (1, 3)
 
 
 def check_stage(stage: Stage, rankings: Sequence[Ranking], runtime: Runtime | None = None) -> None:
-    """Raise an AssertionError that says what is wrong if a stage does not keep to the contract. A stage whose
-    name is known to tamis (by an entry point, where it is of another package) is also built from what it
-    prints; its models run as `runtime` says.
+    """Raise an AssertionError with the reason if a stage violates the contract. A stage whose name is known
+    to tamis (by an entry point if it is from another package) is also rebuilt from its printed expression;
+    its models run as set by `runtime`.
 
     >>> from tamis.base.documents import Query
     >>> from tamis.rank.combine import Normalise
@@ -62,7 +62,7 @@ class _Contract:
         self.found = stage.apply(rankings)
 
     def again(self, runtime: Runtime | None = None) -> Stage | None:
-        """The stage built from what it prints, where its names are known."""
+        """The stage rebuilt from its expression, if all names in it are known; else None."""
         node = self.stage.expression
         if not all(is_known(call.name) for call in calls(node)) or _holds_functions(self.stage):
             return None
@@ -117,7 +117,7 @@ class _Contract:
         stage = self.stage
         _require(stage, stage.apply([]) == [], "no rankings come of no rankings")
         empty = [replace(each, ids=(), scores=np.zeros(0), evidence={}) for each in self.rankings]
-        with suppress(TamisError):  # a search that needs candidates says so
+        with suppress(TamisError):  # a search that needs candidates raises an error
             found = stage.apply(empty)
             finds = any(part.role is Role.FINDS for part in walk(stage))
             _require(stage, finds or not any(map(len, found)), "candidates come of no candidates")
@@ -141,7 +141,7 @@ class _Contract:
                         model.cache.close()
 
     def resumes(self) -> None:
-        """Stopped after its first query and started again, a run is what it is in one piece."""
+        """A run that is stopped after its first query and resumed equals an uninterrupted one."""
         whole = _Given(self.rankings) >> self.stage
         queries = [each.query for each in self.rankings]
         with tempfile.TemporaryDirectory() as folder:
@@ -170,14 +170,14 @@ def _require(stage: Stage, holds: bool, problem: str) -> None:
 
 
 def _holds_functions(stage: Stage) -> bool:
-    """Whether an expression cannot say all of it."""
+    """Whether a part of the stage cannot be written in an expression."""
     from tamis.core.options import Kind, values_of
 
     return any(value is not None for part in walk(stage) for value in values_of(part, Kind.PYTHON))
 
 
 class _unchanged:
-    """What comes in stays as it is."""
+    """Checks that incoming rankings are not changed."""
 
     def __init__(self, contract: _Contract) -> None:
         self.contract = contract
@@ -193,7 +193,7 @@ class _unchanged:
 
 
 class _Given(Stage):
-    """Hands out the rankings that a stage is checked with, one query at a time."""
+    """Returns the rankings that a stage is checked with, one query at a time."""
 
     role = Role.FINDS
     queries_at_once = 1

@@ -1,4 +1,4 @@
-"""Recipes on recipes: what a recipe says stands in place of what its base says, field by field."""
+"""Recipes with a base: the fields of a recipe replace those of its base."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tamis.train.recipe_architecture import KEY, renamed, tells
 
 BUNDLED = Path(__file__).parent / "recipes"
 
-#: Of these a recipe gives one: what it gives drops the others that its base gives.
+#: Alternative fields, of which a recipe sets one: its choice drops the others that its base sets.
 _EITHER = {
     "optimiser": ("steps", "epochs"),
     "folds": ("files", "count"),
     "student": ("layers", "keep", "random"),
 }
 
-#: The tables that the recipes of one command have and those of the others lack.
+#: The tables that only the recipes of one command have.
 _OWN = {
     "train": ("examples", "loss", "limits", "dev", "folds"),
     "distill": ("student", "lm", "ranker"),
@@ -30,15 +30,15 @@ _OWN = {
 
 
 def read_tables(path: str | Path, command: str | None = None) -> dict[str, Any]:
-    """The tables of a recipe of any kind over those of its base, not yet checked, but whether it is one for
-    another command. A recipe that is bundled may be given by its name."""
+    """The tables of a recipe of any kind, merged over those of its base. The only check is whether the recipe
+    is for another command. A bundled recipe may be named instead of a file."""
     bare = str(path) in bundled() and not Path(path).is_file()
     file = BUNDLED / f"{path}.toml" if bare else Path(path)
     if file.parent == Path() and not file.suffix and not is_there(file):
         remedy = f"{did_you_mean(str(path), bundled())}, or give a file"
         raise InputError(f"no recipe is called {quoted(str(path))}", remedy=remedy)
     tables = _tables(file, ())
-    # a base says how a dev run is measured; whether there is one is up to the recipe
+    # a base may set how a dev run is measured; the recipe decides whether there is one
     if "dev" not in read_toml(file) and "queries" not in tables.get("dev", {"queries": None}):
         del tables["dev"]
     meant = _commands(tables)
@@ -53,13 +53,13 @@ def _commands(tables: Mapping[str, Any]) -> set[str]:
     meant = {name for name, own in _OWN.items() if not tables.keys().isdisjoint(own)}
     if tells(tables):
         meant.add("train")
-    if not isinstance(tables.get("data", []), list):  # the one of a corpus, whatever else is wrong
+    if not isinstance(tables.get("data", []), list):  # [data] with a corpus, whatever else is wrong
         meant.discard("train")
     return meant
 
 
 def _tables(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
-    """A file's tables over those of its base."""
+    """A file's tables, merged over those of its base."""
     if path.resolve() in seen:
         raise InputError("the recipe is its own base", remedy="leave out `base`", path=path)
     tables = read_toml(path)
@@ -109,7 +109,7 @@ def bundled() -> list[str]:
 
 
 def bundled_for(command: str) -> dict[str, str]:
-    """The recipes inside the package for a command, each with what it is in a sentence.
+    """The recipes inside the package for a command, each with a description in one sentence.
 
     >>> bundled_for("pretrain")["tcp"]
     'Target corpus pretraining: Nogueira et al. 2019, section 4.1.'

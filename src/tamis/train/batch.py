@@ -1,4 +1,4 @@
-"""Groups of examples as one batch: the model's inputs, and what its scores are compared with."""
+"""Groups of examples as one batch: the model's inputs, and the labels for its scores."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ from tamis.train.sets import Group, TrainingSet, offsets_of
 
 
 class Portion(NamedTuple):
-    """How much the means over a part of a step count, beside the part's share of the groups: more where its
-    groups have more than others of what is averaged. All are 1 where groups are alike or nothing is split."""
+    """Weights for the means over a part of a step, besides the part's share of the groups: larger if its
+    groups have more than others of what is averaged. All are 1 if groups are alike or the step is not
+    split."""
 
     texts: float = 1.0
-    couples: float = 1.0  # of a relevant text and one that is not
+    couples: float = 1.0  # of a relevant text and another text
     answered: float = 1.0  # groups that have a relevant text
     several: float = 1.0  # groups of two texts or more
 
 
 @dataclass(frozen=True, slots=True)
 class RankingBatch:
-    """Inputs, and what is known of the things that they are scored for: those of group g are
-    offsets[g] to offsets[g + 1]. Usually that is one thing an input.
+    """Inputs, and the labels and teacher's scores of the items that are scored: those of group g are
+    offsets[g] to offsets[g + 1]. Usually one input is one item.
 
-    For duo an input is an ordered pair: its label says whether the first text is better, its teacher's score
-    is the first text's less the second's. Where a group is a list, all pairs of whose texts are inputs,
-    `pairs` says which two texts each has; offsets, labels and teacher are then of texts. `alone` are the same
-    texts, one an input, for a model that learns to read them both ways. Of a listwise model too, offsets,
-    labels and teacher are of texts.
+    For duo an input is an ordered pair: its label says whether the first text is better, and its teacher's
+    score is that of the first text minus that of the second. If groups are lists and all pairs of their texts
+    are inputs, `pairs` has the two texts of each, and offsets, labels and teacher are those of texts. `alone`
+    are the same texts, one per input, for a model that learns to read them both ways. For a listwise model
+    too, offsets, labels and teacher are those of texts.
     """
 
     inputs: Inputs
@@ -51,13 +52,13 @@ class RankingBatch:
 
     @property
     def singles(self) -> RankingBatch:
-        """The texts of `alone` as a batch of their own."""
+        """The texts of `alone` as a separate batch."""
         assert self.alone is not None
         return replace(self, inputs=self.alone, pairs=None, alone=None, own_inputs=None)
 
     @property
     def input_offsets(self) -> Array:
-        """Where the inputs of each group begin and end."""
+        """The offsets at which the inputs of each group begin and end."""
         return self.offsets if self.own_inputs is None else self.own_inputs
 
 
@@ -71,12 +72,12 @@ def ranking_batch(
     lists: bool = False,
     alone: bool = False,
 ) -> RankingBatch:
-    """The batch of these groups, as a model of this kind reads them. With `pairs` every two documents of a
-    group are an input: the first and the second, the third and the fourth, or of `lists` each with each
-    other; with `alone` each is an input for mono too."""
+    """The batch of these groups, as a model of this kind reads them. With `pairs` an input has two documents
+    of a group: the first and the second, the third and the fourth, or with `lists` each with each other; with
+    `alone` each document is also an input for mono."""
     if not groups:
         raise InputError("a batch without examples", remedy="check the data of the recipe")
-    # all groups at once: what numpy costs for each call is more than what a group's tokens cost
+    # all groups at once: a call of numpy costs more than the tokens of one group
     sizes = np.array([len(group.documents) for group in groups])
     texts = examples.documents.take(np.concatenate([group.documents for group in groups]))
     queries = examples.queries.take([group.query for group in groups])
@@ -109,7 +110,7 @@ def ranking_batch(
 
 
 def targets(groups: Sequence[Group]) -> tuple[Array, Array | None, Array]:
-    """The labels of groups' documents, laid end to end; their teacher's scores, if all groups have them; and
+    """The labels of the groups' documents, concatenated; their teacher's scores, if all groups have them; and
     the weight of each group.
 
     >>> group = Group(0, np.array([4, 7]), np.array([1.0, 0.0]))
@@ -123,8 +124,8 @@ def targets(groups: Sequence[Group]) -> tuple[Array, Array | None, Array]:
 
 
 def portion(some: Sequence[Group], every: Sequence[Group]) -> Portion:
-    """What some groups of a step are among every group of it, so that a step that is split learns what it
-    would learn whole.
+    """The portion of some groups among all groups of a step, so that a split step learns the same as a whole
+    one.
 
     >>> pair = Group(0, np.array([4, 7]), np.array([1.0, 0.0]))
     >>> four = Group(1, np.array([1, 2, 3, 4]), np.zeros(4))
@@ -137,7 +138,7 @@ def portion(some: Sequence[Group], every: Sequence[Group]) -> Portion:
 
 
 def _counts(groups: Sequence[Group]) -> Array:
-    """How much of each of what a portion is of."""
+    """The counts of the items that each field of a `Portion` weights."""
     sizes = np.array([len(group.labels) for group in groups])
     relevant = np.array([np.count_nonzero(group.labels > 0) for group in groups])
     couples = relevant * (sizes - relevant)
@@ -145,7 +146,7 @@ def _counts(groups: Sequence[Group]) -> Array:
 
 
 def all_pairs(sizes: Array) -> Array:
-    """Every ordered pair of the texts of a group, for groups of these sizes laid end to end.
+    """All ordered pairs of the texts of each group, for concatenated groups of these sizes.
 
     >>> all_pairs(np.array([2, 3])).tolist()
     [[0, 1], [1, 0], [2, 3], [2, 4], [3, 2], [3, 4], [4, 2], [4, 3]]
@@ -155,7 +156,7 @@ def all_pairs(sizes: Array) -> Array:
 
 
 def couples(labels: Array, offsets: Array) -> tuple[Array, Array]:
-    """Each relevant input of a group with each that is not.
+    """Each relevant input of a group paired with each input that is not relevant.
 
     >>> better, worse = couples(np.array([1.0, 0.0, 0.0, 0.0, 1.0]), np.array([0, 3, 5]))
     >>> better.tolist(), worse.tolist()

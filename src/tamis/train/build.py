@@ -22,7 +22,7 @@ from tamis.models.tokenizer import Tokenizer
 from tamis.train.sets import Candidates, Judged, Report, Texts, TrainingSet, offsets_of, write
 
 Qrels = Mapping[str, Mapping[str, int]]
-_BATCH = 1024  # documents tokenised at a time
+_BATCH = 1024  # documents tokenised together
 
 
 def training_set(
@@ -40,22 +40,23 @@ def training_set(
     into: str | Path | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> TrainingSet:
-    """Tokenise what is needed to learn from `qrels`, from a teacher's scores, or from both.
+    """Tokenise everything needed to learn from `qrels`, from a teacher's scores, or from both.
 
-    A query's candidates, of which its negatives are drawn, are the first `depth` of `run`, which may be a
-    stage that finds them now. Without one they are the teacher's, if that is a run; else BM25's, if
+    A query's candidates, from which its negatives are drawn, are the first `depth` of `run`, which may be a
+    stage that finds them now. Without `run` they are the teacher's, if that is a run; else BM25's, if
     `documents` is an index; else there are none. A document that is neither judged nor a candidate is left
-    out, unless no query has candidates and negatives can only be any documents.
+    out, unless no query has candidates, so that negatives are drawn from all documents.
 
-    A teacher that is a stage scores the candidates and the judged documents. Probabilities become log-odds,
-    because losses compare logits. Where there is a teacher, judged documents without its score are left out,
-    and a query without a relevant document stays, for its scores; otherwise that query is left out.
+    A teacher that is a stage scores the candidates and the judged documents. Probabilities are converted to
+    log-odds, because losses compare logits. With a teacher, judged documents without its score are left out,
+    and a query without a relevant document is kept for its scores; without a teacher such a query is left
+    out.
 
-    Grades from `relevant` on are relevant. At most `limit` tokens of a document are kept; those beside an
-    index are used, if they are there (`tamis tokens`). Ids that are not in the queries, in the corpus or in
-    the teacher's run are an error, or with `skip` left out; `report` of the set says how many. With `into`
-    the set is written to that folder as it is made, for one that is larger than memory. `progress` is told
-    how many more queries have their candidates.
+    Grades of at least `relevant` are relevant. At most `limit` tokens of a document are kept; tokens stored
+    beside an index (`tamis tokens`) are used if they exist. Ids that are missing from the queries, the corpus
+    or the teacher's run raise an error, or with `skip` are left out and counted in the set's `report`. With
+    `into` the set is written to that folder while it is made, which allows a set larger than memory.
+    `progress` receives how many more queries have their candidates.
 
     >>> from tokenizers import Tokenizer as Library, models, pre_tokenizers
     >>> library = Library(models.WordLevel({"[CLS]": 0, "[SEP]": 1, "?": 2, "sieve": 3}, unk_token="?"))
@@ -121,16 +122,16 @@ def training_set(
 
 
 class Weak(NamedTuple):
-    """What a stage thinks of queries, as judgments and as a run."""
+    """The results of a stage, as judgments and as a run."""
 
     qrels: dict[str, dict[str, int]]
     run: Run
 
 
 def weakly_supervised(queries: Iterable[Query], stage: Stage, *, positives: int = 1) -> Weak:
-    """Labels from any stage's scores (weak supervision, Dehghani et al. 2017): its first `positives`
-    documents of each query count as relevant. `training_set` takes the qrels, and the run for its `run` or,
-    to learn the scores too, for its `teacher`.
+    """Make labels from the scores of any stage (weak supervision, Dehghani et al. 2017): its first
+    `positives` documents of each query count as relevant. Pass the qrels to `training_set`, and the run as
+    its `run` or, to learn the scores too, as its `teacher`.
 
     >>> documents = [Document("d1", "the sieve"), Document("d2", "soup")]
     >>> index = Index.build(documents, getfixture("tmp_path") / "idx")
@@ -164,7 +165,7 @@ def _wanted(
     run: Run | Stage | None,
     teacher: Run | Stage | None,
 ) -> list[Query]:
-    """The queries that something can be learned from."""
+    """The queries that can be used for training."""
     taught = teacher is not None
     wanted = [query for query in asked.values() if taught or _has_positive(qrels, query, relevant)]
     if not asked:
@@ -197,7 +198,7 @@ def _nothing_left(relevant: int, taught: bool) -> InputError:
 def _source(
     documents: Index | Iterable[Document], run: Run | Stage | None, teacher: Run | Stage | None, depth: int
 ) -> Run | Stage | None:
-    """Where candidates come from."""
+    """The source of the candidates."""
     if depth < 1:
         raise InputError(f"cannot take {depth} candidates", remedy="use a depth of 1 or more")
     if run is None and isinstance(teacher, Run):
@@ -217,7 +218,7 @@ def _lists(
     teacher: Run | Stage | None,
     progress: Callable[[int], object] | None,
 ) -> _Lists:
-    """What is judged, found and scored for each query."""
+    """The judged, retrieved and scored documents of each query."""
     lists = _Lists(source is not None, teacher is not None)
     for rankings in _batches(wanted, source):
         for ranking, judged, scores in _taught(rankings, qrels, documents, teacher):
@@ -228,7 +229,7 @@ def _lists(
 
 
 def _batches(queries: Sequence[Query], source: Run | Stage | None) -> Iterator[list[Ranking]]:
-    """The queries with their candidates, some at a time."""
+    """Yield the queries with their candidates, in batches."""
     at_once = _BATCH
     if isinstance(source, Stage):
         source.prepare()
@@ -249,7 +250,7 @@ def _taught(
     documents: Index | Iterable[Document],
     teacher: Run | Stage | None,
 ) -> Iterator[tuple[Ranking, Mapping[str, int], Mapping[str, float]]]:
-    """Each query's candidates with its judgments and the teacher's scores by document."""
+    """Yield each query's candidates, its judgments, and the teacher's scores by document."""
     judgments = [qrels.get(ranking.query.id, {}) for ranking in rankings]
     scored: Sequence[Ranking | None] = [None] * len(rankings)
     if isinstance(teacher, Stage):
@@ -267,7 +268,7 @@ def _taught(
 
 
 def _extended(ranking: Ranking, ids: Iterable[str], documents: Index | Iterable[Document]) -> Ranking:
-    """The candidates and, behind them, others that are to be scored too."""
+    """The candidates followed by other documents that must be scored too."""
     more = sorted(frozenset(ids).difference(ranking.ids))
     texts = documents if isinstance(documents, Index) else ranking.texts
     scores = np.append(ranking.scores, np.full(len(more), _lowest(ranking)))
@@ -304,8 +305,8 @@ class _Few:
 
 
 class _Lists:
-    """The judgments and candidates of query after query. Documents are numbered as they are first named;
-    which number they have in the set is known when the corpus has been read."""
+    """Collects the judgments and candidates of each query. Documents are numbered in the order in which they
+    are first named; their numbers in the set are known when the corpus has been read."""
 
     def __init__(self, has_candidates: bool, taught: bool) -> None:
         self.numbers: dict[str, int] = {}
@@ -315,7 +316,7 @@ class _Lists:
         self._candidates, self._retrieval, self._scores = list[Array](), list[Array](), list[Array]()
 
     def add(self, ranking: Ranking, judged: Mapping[str, int], scores: Mapping[str, float]) -> None:
-        """A query's candidates, its judgments, and the teacher's scores of both."""
+        """Add a query's candidates, its judgments, and the teacher's scores of both."""
         ids, retrieval = list(ranking.ids), ranking.scores
         if len(frozenset(ids)) < len(ids):
             twice = next(docid for place, docid in enumerate(ids) if docid in ids[:place])
@@ -349,7 +350,7 @@ class _Lists:
     def numbered(
         self, places: Mapping[str, int], relevant: int
     ) -> tuple[Array, Judged, Candidates | None, Array | None]:
-        """The queries to keep, and their lists without the documents that have no place in the set."""
+        """The queries to keep, and their lists without the documents that are not in the set."""
         place = np.array([places.get(docid, -1) for docid in self.numbers], dtype=np.int32)
         offsets, (documents, grades) = _placed(place, self._judged, self._grades)
         positives = _counts(offsets, grades >= relevant)
@@ -367,12 +368,12 @@ class _Lists:
 
 
 def _without_candidates(candidates: Candidates | None) -> int:
-    """How many queries have none, where others have some."""
+    """The number of queries without candidates, if others have some."""
     return 0 if candidates is None else int(np.count_nonzero(np.diff(candidates.offsets) == 0))
 
 
 def _placed(place: Array, documents: Sequence[Array], *values: Sequence[Array]) -> tuple[Array, list[Array]]:
-    """Lists laid end to end: the documents that have a place, by it, and what goes with them."""
+    """Concatenate lists: the places of those documents that have one, and their values."""
     offsets = offsets_of(np.array([len(each) for each in documents]))
     numbers = place[np.concatenate(documents)]
     known = numbers >= 0
@@ -381,12 +382,12 @@ def _placed(place: Array, documents: Sequence[Array], *values: Sequence[Array]) 
 
 
 def _counts(offsets: Array, chosen: Array) -> Array:
-    """How many of each list are chosen."""
+    """The number of chosen items in each list."""
     return np.diff(np.concatenate([np.zeros(1, np.int64), np.cumsum(chosen, dtype=np.int64)])[offsets])
 
 
 def _rows(kept: Array, offsets: Array, *values: Array) -> tuple[Array, list[Array]]:
-    """Those lists, laid end to end."""
+    """Concatenate the lists with these numbers."""
     counts = np.diff(offsets)[kept]
     at = ranges(offsets[kept], counts)
     return offsets_of(counts), [each[at] for each in values]
@@ -404,8 +405,8 @@ def _texts(
     limit: int,
     skip: bool,
 ) -> Texts:
-    """The documents that are named, in the order of the corpus or, of an index, in the order in which they
-    were named; `places` gets their ids as they come. Without candidates all documents are taken."""
+    """Yield the named documents, in the order of the corpus or, for an index, in the order in which they were
+    named; their ids are added to `places` on the way. Without candidates all documents are taken."""
     if isinstance(documents, Index):
         missing = frozenset(documents.missing(lists.numbers))
         _check_known(missing, skip)

@@ -1,4 +1,4 @@
-"""Learning from a corpus, as a task for `fit`: any objective, in batches that are split as need be."""
+"""Learning from a corpus, as a task for `fit`: any objective, in batches that are split if necessary."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tamis.train.recipe import Optimiser, Run
 
 
 class CorpusTask:
-    """What `tamis.train.loop` needs to know of an objective. `start` is the model that is trained, as it
-    begins; `identity` says all that the training depends on; `save` writes the model as it is now."""
+    """Adapts an objective to `tamis.train.loop`. `start` is the model before training; `identity` covers
+    everything that the training depends on; `save` writes the current model."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class CorpusTask:
         self.identity, self._save = xxhash.xxh3_128_hexdigest(identity.encode()), save
 
     def parts(self, step: int, rank: int, world: int) -> Sequence[Part]:
-        """This process's share of the step's examples, cut where the device cannot take them at once. Each
-        example counts as much as any other in its batch, however it is cut."""
+        """This process's share of the step's examples, split if the device cannot process them at once. All
+        examples of a batch count equally, however it is split."""
         found: list[Part] = []
         for number in range(step * self.accumulate, (step + 1) * self.accumulate):
             batch = self.module.batch(number)
@@ -60,7 +60,7 @@ class CorpusTask:
                     remedy="use a larger batch, or fewer devices",
                 )
             for some in batches(lengths[own], self.tokens or int(lengths.sum()), "packed"):
-                # of the mean over all processes, which is what gradients become
+                # the share in the mean over all processes, since gradients are averaged
                 share = len(some) * world / len(lengths) / self.accumulate
                 part = self.module.take(batch, own[some])
                 found.append(Part(part, len(some), share, partial("batch {:,} of the corpus".format, number)))
@@ -74,7 +74,7 @@ class CorpusTask:
 
 
 def open_corpus(corpus: Sequence[str], progress: Callable[[int], object]) -> Iterator[Document]:
-    """The documents of an index, or of files and folders. `progress` is told of each."""
+    """Yield the documents of an index, or of files and folders. `progress` is called for each."""
     index = index_of(corpus)
     for document in read_corpus(*corpus) if index is None else index:
         progress(1)

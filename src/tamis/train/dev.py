@@ -1,4 +1,4 @@
-"""A dev run, reranked now and then while a model is trained, by the model as it is then."""
+"""A dev run, which the current model reranks at intervals during training."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tamis.train.recipe import Dev, Limits
 
 @dataclass(frozen=True, slots=True)
 class DevRun:
-    """Candidates to be reranked, whose texts are tokenised once."""
+    """Candidates to rerank; their texts are tokenised once."""
 
     rankings: Sequence[Ranking]
     qrels: Qrels
@@ -42,7 +42,7 @@ class DevRun:
         return self._measured(ranked(stage, self.rankings)[0])
 
     def first(self) -> float:
-        """The measure of the candidates as they came."""
+        """The measure of the candidates in their original order."""
         return self._measured(self.rankings)
 
     def _measured(self, rankings: Iterable[Ranking]) -> float:
@@ -52,8 +52,8 @@ class DevRun:
 
     @property
     def fingerprint(self) -> str:
-        """Changes with what decides which weights are the best: the queries, the candidates and their texts,
-        and the judgments."""
+        """A fingerprint of everything that decides which weights are best: the queries, the candidates and
+        their texts, and the judgments."""
         seen = xxhash.xxh3_128(
             repr(sorted((qid, sorted(g.items())) for qid, g in self.qrels.items())).encode()
         )
@@ -66,19 +66,19 @@ class DevRun:
 
 
 class _Live(ModelPool):
-    """A pool that has one model: the one that is trained."""
+    """A pool with one model: the one in training."""
 
     def __init__(self, scorer: Scorer) -> None:
         super().__init__()
         self.scorer = scorer
 
     def get(self, *_: Any, **__: Any) -> Any:
-        """The model, whatever is asked for."""
+        """The model, whatever the arguments."""
         return self.scorer
 
 
 def dev_stage(scorer: Scorer, limits: Limits) -> Stage:
-    """The stage that ranks with a model of its architecture, at a recipe's limits."""
+    """The stage that ranks with this model, for its architecture and with a recipe's limits."""
     kind = scorer.architecture
     options = {"query_limit": limits.query or kind.query_limit, "limit": limits.total, **kind.dev_options()}
     made_by: Any = declared(kind.stage) if is_known(kind.stage) else stage_of(kind.name)
@@ -87,16 +87,15 @@ def dev_stage(scorer: Scorer, limits: Limits) -> Stage:
         options["model"] = scorer.model
     own = {name: value for name, value in options.items() if name in takes}
     pool = _Live(scorer)
-    if not is_known(kind.stage):  # of an architecture that is in no package
+    if not is_known(kind.stage):  # the architecture is not in an installed package
         made: Stage = made_by(**own, pool=pool)
         return made
     return build(Call(kind.stage, (), tuple(own.items())), runtime=Runtime(pool=pool))
 
 
 def open_dev(dev: Dev) -> DevRun:
-    """Read a recipe's dev run. Queries without a judgment are left out; `shortfalls` says what else is
-    amiss."""
-    parse_measures([dev.measure])  # before hours are spent on what cannot be measured
+    """Read a recipe's dev run. Queries without a judgment are left out; `shortfalls` reports other gaps."""
+    parse_measures([dev.measure])  # an invalid measure fails here, before hours of work
     queries, qrels, run = _read(dev)
     judged = [run[query.id].head(dev.depth) for query in queries if query.id in run]
     if not judged:
@@ -117,30 +116,30 @@ def open_dev(dev: Dev) -> DevRun:
 
 
 def shortfalls(dev: Dev) -> Iterator[str]:
-    """What a dev run lacks and is measured without, a line each: for whoever watches the training."""
+    """Yield what is missing from a dev run, one line each, to be shown during training."""
     queries, qrels, run = _read(dev)
     if dev.only is not None:
         known = {query.id for query in read_queries(dev.queries, field=dev.field)}
         if lost := [qid for qid in dev.only if qid not in known]:
             yield f"{dev.queries}: left out: {len(lost):,} wanted queries that are not there ({lost[0]!r})"
-    # those without a relevant document do not count at all
+    # queries without a relevant document do not count
     counted = [query.id for query in queries if any(grade > 0 for grade in qrels[query.id].values())]
     if silent := [qid for qid in counted if qid not in run]:
         yield f"{dev.run}: {len(silent):,} judged queries without candidates ({silent[0]!r}): they count zero"
 
 
 def _read(dev: Dev) -> tuple[list[Query], Qrels, Run]:
-    """The judged queries, their judgments, and a run of these or more."""
+    """The judged queries, their judgments, and a run that contains at least these queries."""
     judgments = read_qrels(dev.qrels)
     asked = chosen(read_queries(dev.queries, field=dev.field), dev.only, dev.queries)
     queries = [query for query in asked if query.id in judgments]
-    qrels = {query.id: judgments[query.id] for query in queries}  # they may be of more queries than these
+    qrels = {query.id: judgments[query.id] for query in queries}  # the file may have more
     return queries, qrels, Run.read(dev.run, queries=queries)
 
 
 def chosen(queries: Iterable[Query], only: Sequence[str] | None, path: str) -> list[Query]:
-    """The queries of a file that a recipe names, if it names any (`only`). Folds may name more than are
-    there, so that a single one that is missing is no mistake; that all are missing is.
+    """The queries of a file that a recipe names, if it names any (`only`). Folds may name queries that do not
+    exist, so it is an error only if all are missing.
 
     >>> [query.id for query in chosen([Query("q1", "soup"), Query("q2", "cake")], ("q2",), "tr.jsonl")]
     ['q2']
@@ -159,7 +158,7 @@ def chosen(queries: Iterable[Query], only: Sequence[str] | None, path: str) -> l
 
 
 def texts_of_candidates(rankings: Iterable[Ranking], corpus: Sequence[str], run: str) -> Corpus:
-    """The index that has the texts of a run's candidates, or in memory those of a corpus's files."""
+    """The texts of a run's candidates: the index that has them, or those of a corpus's files, in memory."""
     wanted = list(dict.fromkeys(doc_id for ranking in rankings for doc_id in ranking.ids))
     texts: Index | Documents
     if len(corpus) == 1 and (Path(corpus[0]) / "manifest.json").is_file():

@@ -1,16 +1,16 @@
-"""Distillation: a small student learns to do what its teacher does.
+"""Distillation: a small student learns to imitate its teacher.
 
-From a teacher's scores alone, which any stage can give: see `teacher_scores`. From inside the teacher as
-well, with the objective of TinyBERT (Jiao et al. 2020):
+It learns from a teacher's scores only, which can come from any stage (see `teacher_scores`), or also from the
+teacher's internal states, with the objective of TinyBERT (Jiao et al. 2020):
 
     L = L_pred + L_emb + sum over the student's layers m of L_hid(m) + L_attn(m)
 
 with Eq. 39 as the prediction loss, L_pred = alpha L_CE + (1 - alpha) ||r_t - r_s||^2, and with mean squared
 errors for the others: between the embeddings' outputs, between hidden states, and between attention matrices,
-which are the scores before the softmax (Jiao et al. find that they teach faster than the weights after it).
-Student layer m learns from teacher layer g(m). Padding counts nowhere.
+which are the scores before the softmax (Jiao et al. find that students learn faster from them than from the
+weights after it). Student layer m learns from teacher layer g(m). Padding is ignored.
 
-Layers are numbered as hidden states are: 0 is the embeddings' output, m what comes out of the m-th layer.
+Layers are numbered like hidden states: 0 is the embeddings' output, m the output of the m-th layer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tamis.train.start import keep_layers
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What each term of the objective counts; one that counts 0 is not computed. `alpha` divides the
+    """The weight of each term of the objective; a term with weight 0 is not computed. `alpha` divides the
     prediction loss between the labels (1) and the teacher's logits (0)."""
 
     embedding: float = 1.0
@@ -52,7 +52,7 @@ class Weights:
             raise InputError(f"{self}", remedy="use weights of at least 0, and alpha from 0 to 1")
 
     def of(self, term: str) -> float:
-        """The factor of a term, by the name that `Distiller.loss` gives it.
+        """The factor of a term, by its name in `Distiller.loss`.
 
         >>> Weights(prediction=2.0, alpha=0.25).of("logits")
         1.5
@@ -67,12 +67,12 @@ class Weights:
         return own[term]
 
 
-# A student to begin with.
+# The initial student.
 
 
 def uniform_map(student_layers: int, teacher_layers: int) -> tuple[int, ...]:
-    """g(m) = m L_T / L_S for m = 1 .. L_S: which layer of the teacher each of the student's learns from.
-    Where this is no whole number it is rounded, a half up.
+    """g(m) = m L_T / L_S for m = 1 .. L_S: the teacher layer from which each student layer learns. If this is
+    not a whole number it is rounded, a half up.
 
     >>> uniform_map(3, 6), uniform_map(4, 6)
     ((2, 4, 6), (2, 3, 5, 6))
@@ -85,16 +85,16 @@ def uniform_map(student_layers: int, teacher_layers: int) -> tuple[int, ...]:
 
 
 def student_from(teacher: Checkpoint, layers: int | Sequence[int]) -> Checkpoint:
-    """A student with some of the teacher's layers, its embeddings and its head. `layers` are the teacher's,
-    as their tensors are numbered, from 0; a number says how many, chosen by `uniform_map`.
+    """A student with some of the teacher's layers, its embeddings and its head. `layers` are the numbers of
+    the teacher's layers, from 0, as in their tensors; a single number is how many, chosen by `uniform_map`.
 
-    A student may start anywhere else too, from any checkpoint with the same tokenizer, or from scratch."""
+    A student may also start from any other checkpoint with the same tokenizer, or from scratch."""
     if isinstance(layers, int):
         layers = [number - 1 for number in uniform_map(layers, teacher.config.layers)]
     return keep_layers(teacher, layers)
 
 
-# What differs between the two: pure functions of tensors.
+# The differences between the two: pure functions of tensors.
 
 
 def embedding_loss(student: Tensor, teacher: Tensor, lengths: Tensor) -> Tensor:
@@ -108,8 +108,8 @@ def embedding_loss(student: Tensor, teacher: Tensor, lengths: Tensor) -> Tensor:
 
 
 def hidden_loss(student: Tensor, teacher: Tensor, lengths: Tensor) -> Tensor:
-    """Mean squared error between hidden states [B, L, H], over all values of all tokens. A student of another
-    width is projected to the teacher's before.
+    """Mean squared error between hidden states [B, L, H], over all values of all tokens. The states of a
+    student with another width are projected to the teacher's width before.
 
     >>> hidden_loss(torch.full((1, 1, 2), 3.0), torch.zeros(1, 1, 2), torch.tensor([1])).item()
     9.0
@@ -130,23 +130,23 @@ def attention_loss(student: Tensor, teacher: Tensor, lengths: Tensor) -> Tensor:
 
 
 def _is_token(lengths: Tensor, width: int) -> Tensor:
-    """[B, L]: what is not padding."""
+    """The mask [B, L] of positions that are not padding."""
     return torch.arange(width, device=lengths.device) < lengths[:, None]
 
 
 def _masked_mse(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
-    """Over the values that the mask, spread over all dimensions, keeps; in single precision."""
-    # replaced and not multiplied by 0: what fills a batch up may be anything, even infinite
+    """The error over the values that the mask, broadcast over all dimensions, keeps; in single precision."""
+    # replaced, not multiplied by 0: padding may have any value, even infinite
     errors = torch.where(mask, student.float() - teacher.float(), 0.0)
     return errors.square().sum() / mask.expand_as(errors).sum().clamp(min=1)
 
 
-# The two side by side.
+# The comparison of the two.
 
 
 class Projections(nn.Module):
-    """The learned W_e and W_h of TinyBERT, from a student's width to its teacher's; W_h is one for all
-    layers. Equal widths need none.
+    """The learned W_e and W_h of TinyBERT, from a student's width to its teacher's; all layers share one W_h.
+    Equal widths need no projection.
 
     >>> Projections(8, 8).hidden, Projections(8, 12).hidden
     (Identity(), Linear(in_features=8, out_features=12, bias=False))
@@ -165,7 +165,7 @@ class Projections(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A student and its teacher on one batch: the margins of both, and how they differ inside, by term."""
+    """A student and its teacher on one batch: the margins of both, and their internal differences by term."""
 
     student: Tensor  # [B]
     teacher: Tensor  # [B]
@@ -173,8 +173,8 @@ class Compared:
 
 
 class Distiller(nn.Module):
-    """A student that learns beside its teacher. Only the student and the projections have parameters to
-    train; the teacher is fixed, and reads without dropout.
+    """A student that learns together with its teacher. Only the student and the projections have parameters
+    to train; the teacher is fixed, and runs without dropout.
 
     >>> from tamis.models.config import EncoderConfig
     >>> deep, shallow = (EncoderConfig("bert", 9, 8, layers, heads=2, feed_forward=16) for layers in (4, 2))
@@ -196,8 +196,8 @@ class Distiller(nn.Module):
         super().__init__()
         own, theirs = student.config, teacher.config
         self.student = student
-        # In a tuple, where torch does not look for modules: the teacher is no part of what is trained, set to
-        # training mode, or saved with the state of a run. It follows the batches to their device.
+        # In a tuple, where torch does not look for modules: so the teacher is not trained, not set to
+        # training mode and not saved with the state of a run. It moves to the device of the batches.
         self._teacher = (teacher.requires_grad_(False).eval(),)
         self.projections = projections or Projections(own.hidden, theirs.hidden)
         self.mapping = tuple(uniform_map(own.layers, theirs.layers) if mapping is None else mapping)
@@ -209,8 +209,8 @@ class Distiller(nn.Module):
         return self._teacher[0]
 
     def compare(self, ids: Tensor, segments: Tensor, lengths: Tensor) -> Compared:
-        """Both read padded inputs. For a prediction loss of one's own, over groups or pairs, take the terms
-        and the margins from here."""
+        """Let both read padded inputs and compare them. A caller with another prediction loss, over groups or
+        pairs, uses the terms and margins of this method."""
         own = self.student.hidden_states(ids, segments, lengths)
         with torch.no_grad():
             theirs = self.teacher.to(ids.device).hidden_states(ids, segments, lengths)
@@ -240,8 +240,8 @@ class Distiller(nn.Module):
         """The terms by name: embedding, hidden, attention (the last two summed over the layers), logits (the
         squared error) and, with labels of 1 and 0, labels (the cross-entropy).
 
-        The logits of Eq. 39 are margins here, of one label or of two: a softmax sees no more of two logits
-        than their difference, and student and teacher may differ in how many they have."""
+        The logits of Eq. 39 are margins here, for one label or two: a softmax depends only on the difference
+        of two logits, and student and teacher may have different numbers of logits."""
         compared = self.compare(ids, segments, lengths)
         terms = dict(compared.terms)
         if self.weights.of("logits"):
@@ -253,13 +253,13 @@ class Distiller(nn.Module):
         return terms
 
     def total(self, terms: Mapping[str, Tensor]) -> Tensor:
-        """What is to be made small: the terms, each with its weight."""
+        """The objective to minimise: the weighted sum of the terms."""
         return torch.stack([self.weights.of(name) * term for name, term in terms.items()]).sum()
 
 
 class CorpusDistillation(Objective[MaskedBatch]):
-    """A language model's student: it learns from inside the teacher, on any text, masked as in pretraining,
-    for that is what the teacher knows how to read. The parts are the distiller's terms."""
+    """The student of a language model: it learns from the teacher's internal states, on any text, masked as
+    in pretraining, because the teacher was trained on such inputs. The parts are the distiller's terms."""
 
     def __init__(
         self,
@@ -276,7 +276,7 @@ class CorpusDistillation(Objective[MaskedBatch]):
         self.size, self.seed = size, seed
         both = (distiller.student.config, distiller.teacher.config)
         self.length = min(length, *(config.max_length for config in both))
-        # one that has none reads over them
+        # a model without segments ignores them
         self.segment_types = min((config.segments for config in both if config.segments), default=2)
 
     def batch(self, number: int) -> MaskedBatch:
@@ -328,11 +328,11 @@ def _check(student: Encoder, teacher: Encoder, mapping: Sequence[int], weights: 
 
 
 def teacher_scores(stage: Stage, rankings: Sequence[Ranking]) -> list[Array]:
-    """What a stage scores the candidates of each ranking, float32, in the order in which they stand there.
+    """A stage's scores of the candidates of each ranking, float32, in the ranking's order.
 
-    Probabilities come as the margins behind them, whose differences do not vanish near 0 and 1; to begin
-    with, `Mono(score="logit")` rounds least. Scores that are comparable within one list only (BM25, sums,
-    fusions) come as they are: they suit losses over lists.
+    Probabilities are converted to their margins, whose differences do not vanish near 0 and 1;
+    `Mono(score="logit")` avoids this rounding. Scores that are comparable only within one list (BM25, sums,
+    fusions) are returned unchanged: they suit losses over lists.
     """
     stage.prepare()
     found = []

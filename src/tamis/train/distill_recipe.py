@@ -1,4 +1,4 @@
-"""Recipes of distillation: a TOML file as settings, a model for each table.
+"""Recipes of distillation: a TOML file as settings, one settings class per table.
 
     base = "tinybert-lm-ranker"
 
@@ -18,7 +18,7 @@
     corpus = ["corpus.jsonl"]
     run = "train.bm25.txt"
 
-Either phase may be left out. See `tamis.train.recipe` for what a base is.
+Either phase may be left out. `tamis.train.recipe` explains bases.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from tamis.train.recipe import (
 
 
 class Student(Settings):
-    """Where the student starts: with some layers of its first teacher, or of another model that has the same
-    tokenizer, or with random weights in such a model's shape or in another."""
+    """Where the student starts: with some layers of its first teacher, or of another model with the same
+    tokenizer, or with random weights in the shape of such a model or in another shape."""
 
     start: Text | None = None  # a bundled model, a folder or a name on the hub; left out: the first teacher
     revision: Text | None = None  # of the hub
@@ -70,7 +70,7 @@ class Student(Settings):
 
 
 class Terms(Settings):
-    """What is learned from inside the teacher (TinyBERT, Jiao et al. 2020): how much each term counts."""
+    """What is learned from the teacher's internal states (TinyBERT, Jiao et al. 2020): each term's weight."""
 
     embedding: NotNegative = 1.0  # of the embeddings
     hidden: NotNegative = 1.0  # of the hidden states of each layer
@@ -79,7 +79,7 @@ class Terms(Settings):
 
     @property
     def count(self) -> bool:
-        """Whether there are any."""
+        """Whether any term has a weight."""
         return max(self.embedding, self.hidden, self.attention) > 0
 
 
@@ -104,14 +104,14 @@ class LM(Settings):
 
 
 class Ranker(Settings):
-    """The phase in which a ranker is made. A teacher reads the same inputs, and its scores are the loss's;
-    without one the loss learns from labels, or from the scores of a run (`teacher` of [[data]])."""
+    """The phase that trains a ranker. A teacher reads the same inputs, and the loss uses its scores; without
+    a teacher the loss uses labels, or the scores of a run (`teacher` of [[data]])."""
 
     data: tuple[Data, ...]
     optimiser: Optimiser
     teacher: Text | None = None  # a bundled model, a folder or a name on the hub
     revision: Text | None = None  # of the hub
-    terms: Terms | None = None  # left out: its scores are all that is learned from a teacher
+    terms: Terms | None = None  # left out: only the teacher's scores are learned
     loss: Loss = Loss("logit_mse_ce", alpha=0.0)
     examples: Examples = Examples()
     limits: Limits = Limits()
@@ -127,19 +127,19 @@ class Ranker(Settings):
                 remedy="give terms or a loss with a teacher (kl, or alpha below 1), or leave it out",
             )
         check_kind(self.loss.name, self.examples.kind)
-        if self.examples.kind == "duo_lists":  # a teacher that reads along scores pairs, and not texts
+        if self.examples.kind == "duo_lists":  # a teacher here scores pairs, not texts
             raise InputError("[ranker] has examples of kind duo_lists", remedy="use duo or teacher_pairs")
         self.recipe()
 
     def recipe(self) -> Recipe:
-        """What `tamis train` would make of it. Where a teacher reads along, the data need no scores, and the
-        loss is one that asks for none."""
+        """The equivalent recipe for `tamis train`. If a teacher reads the inputs, the data need no scores,
+        and the recipe's loss does not require any."""
         scored = all(each.teacher is not None for each in self.data)
         loss = self.loss
         if self.teacher is not None and not scored:
             loss = Loss("duo" if self.examples.kind in ("duo", "teacher_pairs") else "pointwise")
         return Recipe(
-            Model("student"),  # which is handed over, and not loaded by its name
+            Model("student"),  # which is passed as an object, not loaded by its name
             self.data,
             self.optimiser,
             self.run,
@@ -151,7 +151,7 @@ class Ranker(Settings):
 
 
 class DistillRecipe(Settings):
-    """All that decides what comes of a student.
+    """Everything that determines the trained student.
 
     >>> lm = LM("my-encoder", ("corpus.jsonl",), Optimiser(steps=100))
     >>> DistillRecipe(Student(layers=3), lm=lm).lm.terms.hidden
@@ -161,7 +161,7 @@ class DistillRecipe(Settings):
     student: Student = Student()
     lm: LM | None = None
     ranker: Ranker | None = None
-    about: str = ""  # a note, which changes nothing
+    about: str = ""  # a note without effect
 
     def model_post_init(self, _: object) -> None:
         if self.lm is None and self.ranker is None:
@@ -171,7 +171,7 @@ class DistillRecipe(Settings):
 
     @property
     def first_teacher(self) -> Model | None:
-        """That of the first phase."""
+        """The teacher of the first phase."""
         first = self.lm or self.ranker
         if first is None or first.teacher is None:
             return None
@@ -179,7 +179,7 @@ class DistillRecipe(Settings):
 
 
 def read_distill_recipe(path: str | Path) -> DistillRecipe:
-    """The recipe of a file, on top of its base.
+    """Read a recipe file, merged over its base.
 
     >>> file = getfixture("tmp_path") / "mine.toml"
     >>> _ = file.write_text('''

@@ -1,8 +1,8 @@
 """Distillation by a recipe: `tamis distill`.
 
-A student learns from a language model on a corpus, or from a ranker on queries with candidates, or first one
-and then the other. The last phase is in the folder that is given, as after `tamis train`; the one before it
-is in `lm/` there. A run that was killed goes on in the phase that it was in.
+A student learns from a language model on a corpus, or from a ranker on queries with candidates, or first from
+one and then from the other. The output folder has the last phase, as after `tamis train`; its subfolder `lm/`
+has the phase before. A run that was killed resumes in its current phase.
 """
 
 from __future__ import annotations
@@ -53,24 +53,24 @@ def distill(
     resume: bool = False,
     watch: Watch | None = None,
 ) -> Result:
-    """Make a student by a recipe and leave it in `out`: see `fit`."""
+    """Train a student by a recipe and write it to `out`: see `fit`."""
     out, watch = Path(out), watch or Watch()
     before = out / BEFORE
     require_new(out, resume)
-    if not has_state(out):  # else the first phase is over, and its model is all that is needed of it
+    if not has_state(out):  # else the first phase is done, and only its model is needed
         require_new(before, resume)
     device = own_device(device)
-    # among several processes the device has been chosen, or is the processor
+    # with several processes the device is already chosen, or is the CPU
     with Processes(torch.device("cpu" if device == "auto" else device)) as processes:
         if recipe.ranker is None:
             assert recipe.lm is not None
             return _learn_language(recipe.lm, load_student(recipe), out, device, resume, watch)
-        over = recipe.lm is not None and has_state(out)  # the first phase: its corpus is not read again
+        over = recipe.lm is not None and has_state(out)  # then its corpus is not read again
         start = _after_language(recipe, before) if over else load_student(recipe)
         lesson = _lesson(recipe.ranker, start, watch)
         if recipe.lm is not None and not over:
             _learn_language(recipe.lm, start, before, device, resume, watch)
-            processes.meet()  # the first has written what all go on with
+            processes.meet()  # the first process has written the model that all continue with
             start = _after_language(recipe, before)
         task = _ranker_task(recipe, lesson, start, device)
         plan, dev = lesson.plan, lesson.plan.dev
@@ -82,7 +82,7 @@ def distill(
 
 
 def load_student(recipe: DistillRecipe) -> Checkpoint:
-    """The student as it begins."""
+    """The student before training."""
     phase = recipe.lm or recipe.ranker
     assert phase is not None
     student, first = recipe.student, recipe.first_teacher
@@ -95,7 +95,7 @@ def load_student(recipe: DistillRecipe) -> Checkpoint:
 
 
 def _after_language(recipe: DistillRecipe, before: Path) -> Checkpoint:
-    """The student that has learned from a language model. A ranking head that it began without is new."""
+    """The student after the language model phase. Its ranking head is new if it started without one."""
     assert recipe.ranker is not None
     return load_start(Model(str(before / LAST)), recipe.ranker.run.seed, forms=True)
 
@@ -112,7 +112,7 @@ def _learn_language(
 
 
 def language_task(phase: LM, start: Checkpoint, device: str, watch: Watch) -> CorpusTask:
-    """A student beside a language model, on a corpus."""
+    """The task of a student that learns from a language model on a corpus."""
     teacher = load_start(Model(phase.teacher, phase.revision), phase.run.seed)
     tokenizer = open_tokenizer(start)
     _require_vocabulary(teacher, tokenizer)
@@ -136,11 +136,11 @@ def language_task(phase: LM, start: Checkpoint, device: str, watch: Watch) -> Co
 
 
 def _distiller(student: Encoder, teacher: Encoder, terms: Terms, seed: int) -> Distiller:
-    """The two side by side, to be compared inside."""
+    """The distiller that compares the internal states of both models."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # torch draws new layers from its own generator
         projections = Projections(student.config.hidden, teacher.config.hidden)
-    # several processes would wait for the gradient of what is not used
+    # several processes would wait for the gradients of unused parameters
     projections.embedding.requires_grad_(terms.embedding > 0)
     projections.hidden.requires_grad_(terms.hidden > 0)
     weights = Weights(terms.embedding, terms.hidden, terms.attention, prediction=0.0)
@@ -151,7 +151,7 @@ def _distiller(student: Encoder, teacher: Encoder, terms: Terms, seed: int) -> D
 
 
 class Taught(nn.Module):
-    """A ranker whose loss has a teacher's scores of the same inputs."""
+    """A ranker whose loss uses a teacher's scores of the same inputs."""
 
     def __init__(self, student: Network, teacher: Network, loss: Loss) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ class Taught(nn.Module):
 
 
 class TaughtInside(nn.Module):
-    """The same, with the terms of a distiller beside the loss."""
+    """The same, with the terms of a distiller added to the loss."""
 
     def __init__(self, distiller: Distiller, loss: Loss) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ def _loss(own: Tensor, theirs: Tensor, batch: RankingBatch, loss: Loss) -> Tenso
 
 
 class RankerDistillation:
-    """The examples and the dev run of a `RankingTask`, and its student, taught otherwise."""
+    """A `RankingTask` with the same examples, dev run and student, but another loss."""
 
     def __init__(self, task: RankingTask, module: nn.Module, identity: str) -> None:
         self.task, self.module = task, module
@@ -205,7 +205,7 @@ class RankerDistillation:
 
 @dataclass(frozen=True, slots=True)
 class _Lesson:
-    """What a ranker's student learns from."""
+    """Everything that the student of a ranker learns from."""
 
     phase: Ranker
     plan: Recipe
@@ -215,7 +215,8 @@ class _Lesson:
 
 
 def _lesson(phase: Ranker, start: Checkpoint, watch: Watch) -> _Lesson:
-    """Read and check all that a ranker's phase needs, before hours are spent on the phase before it."""
+    """Read and check everything that a ranker's phase needs, before hours are spent on the phase before
+    it."""
     tokenizer, plan, teacher = open_tokenizer(start), phase.recipe(), None
     pairs = plan.examples.in_pairs
     check_segments(start, plan)
@@ -239,12 +240,12 @@ def _ranker_task(
 ) -> RankerDistillation:
     task = RankingTask(lesson.plan, begun(start, lesson.plan), lesson.examples, lesson.dev, device)
     teacher = lesson.teacher
-    seen = f"{recipe} {teacher and teacher.fingerprint}"  # of the phase before too, which is not done again
+    seen = f"{recipe} {teacher and teacher.fingerprint}"  # of the phase before too, which is not repeated
     return RankerDistillation(task, _taught(task, teacher, lesson.phase), seen)
 
 
 def _taught(task: RankingTask, teacher: Checkpoint | None, phase: Ranker) -> nn.Module:
-    """The student of a task, with a loss that has a teacher's scores, and its terms."""
+    """The student of a task, with a loss that uses a teacher's scores and terms."""
     if teacher is None:
         return task.module
     network, theirs = task.module.network, Pointwise.of(teacher).to(task.device)
@@ -256,8 +257,7 @@ def _taught(task: RankingTask, teacher: Checkpoint | None, phase: Ranker) -> nn.
 
 
 def load_ranker(name: str, revision: str | None) -> Checkpoint:
-    """A teacher, which unlike a start must have its head, and one that has learned to score single texts or
-    pairs with it."""
+    """Load a teacher. Unlike a start it must have a head, trained to score single texts or pairs."""
     checkpoint = load_checkpoint(load_start(Model(name, revision), seed=0, forms=True).folder)
     kind = checkpoint.architecture
     if kind.name != "mono" and kind.name not in Mono.reads:
@@ -268,14 +268,14 @@ def load_ranker(name: str, revision: str | None) -> Checkpoint:
     return Mono.adopted(checkpoint) if kind.name == "cascade" else checkpoint
 
 
-# What two models must have in common.
+# Requirements on both models.
 
 
 def _check_reads(teacher: Checkpoint, start: Checkpoint, tokenizer: Tokenizer, *, pairs: bool) -> None:
-    """Whether a teacher can read what is made for the student."""
+    """Raise an error unless the teacher can read the student's inputs."""
     _require_vocabulary(teacher, tokenizer)
     wanted, found = min(start.config.segments, 3 if pairs else 2), teacher.config.segments
-    if 0 < found < wanted:  # with none, they are not looked at
+    if 0 < found < wanted:  # a model without segments ignores them
         raise InputError(
             f"inputs of {wanted} segments for a teacher of {found} ({teacher.folder})",
             remedy="use a student without third_segment, or a teacher with it",

@@ -1,4 +1,4 @@
-"""How models of long documents learn: groups of documents as batches. MaxP and PCGM differ, see
+"""How models of long documents learn: groups of documents as batches. For MaxP and PCGM, which differ, see
 `tamis.train.passage_learning`."""
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from tamis.train.streams import Batch
 
 @dataclass(frozen=True, slots=True)
 class DocumentBatch(RankingBatch):
-    """A batch whose inputs are documents, or for MaxP passages. `gains` are those that are known of each
-    document's passages, -1 where one is not; `known` is their portion (see `Portion`)."""
+    """A batch whose inputs are documents, or for MaxP passages. `gains` are the gains of each document's
+    passages, -1 if unknown; `known` is the portion of known gains (see `Portion`)."""
 
     gains: Array | None = None  # int64[documents, passages]
     known: float = 1.0
 
 
 class DocumentLearning(Learning):
-    """A document is read whole and has one score, which is all that a loss needs to know."""
+    """A document is read whole and has one score, which is all that a loss needs."""
 
     def __init__(self, recipe: Recipe, start: Checkpoint) -> None:
         super().__init__(recipe, start)
@@ -43,11 +43,11 @@ class DocumentLearning(Learning):
 
     def check(self) -> None:
         super().check()
-        open_network(self.start)  # a head that the start has must be one of these settings
+        open_network(self.start)  # the start's head, if any, must have these settings
 
     @classmethod
     def data(cls, recipe: Recipe) -> Recipe:
-        """The recipe whose data are read as far as the model reads."""
+        """The recipe, with its texts limited to what the model reads."""
         assert recipe.architecture is not None
         limit = recipe.architecture.settings.tokens
         data = tuple(each if each.set else changed(each, text_limit=limit) for each in recipe.data)
@@ -56,7 +56,7 @@ class DocumentLearning(Learning):
     def parts(self, step: int, drawn: Sequence[Batch], rank: int, world: int, most: int | None) -> list[Part]:
         per_step = self.recipe.optimiser.accumulate
         shares = [own_places(len(groups), rank, world) for _, groups in drawn]
-        # those of other processes too: how much a part counts depends on which passages they read
+        # the groups of other processes too: a part's weight depends on which passages they read
         made = [self._read(step * per_step + n, *batch) for n, batch in enumerate(drawn)]
         every = [batch for batches in made for batch in batches]
         found: list[Part] = []
@@ -65,19 +65,19 @@ class DocumentLearning(Learning):
             for numbers in split_groups(tokens, most):
                 places = [own[number] for number in numbers]
                 batch = part([batches[place] for place in places], every)
-                # of the mean over all processes, which is what gradients become
+                # the share in the mean over all processes, since gradients are averaged
                 share = len(places) * world / len(every)
                 names = Names(data, [groups[place] for place in places])
                 found.append(Part(batch, len(batch.inputs), share, names))
         return found
 
     def _read(self, number: int, data: TrainingSet, groups: Sequence[Group]) -> list[DocumentBatch]:
-        """The groups of a batch, each by itself."""
+        """The groups of a batch, each as a separate batch."""
         seed = self.recipe.run.seed
         return [self.read(group, data, _seed(seed, number, n)) for n, group in enumerate(groups)]
 
     def read(self, group: Group, data: TrainingSet, seed: int) -> DocumentBatch:
-        """One group's; `seed` decides which of their passages are read."""
+        """The batch of one group; `seed` decides which passages are read."""
         made = read(
             data.queries.take([group.query]),
             np.zeros(len(group.documents), np.int64),
@@ -96,7 +96,7 @@ class DocumentLearning(Learning):
 
 
 def join(batches: Sequence[DocumentBatch]) -> DocumentBatch:
-    """Several groups' batches as one in which each group counts alike, however many rounds it has.
+    """Join the batches of several groups, with equal weight for each group, however many rounds it has.
 
     >>> one = Inputs(np.zeros(2, np.int32), np.zeros(2, np.uint8), np.arange(3))
     >>> two = DocumentBatch(one, np.array([0, 1, 2]), np.array([1, 0]), None, np.ones(2, np.float32))
@@ -105,7 +105,7 @@ def join(batches: Sequence[DocumentBatch]) -> DocumentBatch:
     array([0.75, 0.75, 1.5 ], dtype=float32)
     """
     rounds = np.array([len(each.weights) for each in batches])
-    # a loss is a mean over all rounds; this makes it a mean over groups
+    # a loss is a mean over all rounds; these weights make it a mean over groups
     even = np.repeat(rounds.sum() / (len(batches) * rounds), rounds).astype(np.float32)
     taught = [each.teacher for each in batches if each.teacher is not None]
     return DocumentBatch(
@@ -119,8 +119,8 @@ def join(batches: Sequence[DocumentBatch]) -> DocumentBatch:
 
 
 def part(some: Sequence[DocumentBatch], every: Sequence[DocumentBatch]) -> DocumentBatch:
-    """Some groups of a step as one batch, which counts as much as they do among every group of it: a step
-    that is split learns what it would learn whole (see `portion`).
+    """Some groups of a step as one batch, with their weight among all groups of the step, so that a split
+    step learns the same as a whole one (see `portion`).
 
     >>> one = Inputs(np.zeros(2, np.int32), np.zeros(2, np.uint8), np.arange(3))
     >>> pair = DocumentBatch(one, np.array([0, 2]), np.array([1, 0]), None, np.ones(1, np.float32))
@@ -139,8 +139,8 @@ def _count_known(batches: Sequence[DocumentBatch]) -> int:
 
 
 def _rounds(batches: Sequence[DocumentBatch]) -> list[Group]:
-    """What a loss takes for the groups of these batches: of MaxP their rounds, of all others they
-    themselves. (`join` sees to it that the rounds of a group together weigh as one.)"""
+    """The groups that the loss uses for these batches: for MaxP their rounds, otherwise the groups
+    themselves. (`join` gives the rounds of a group the weight of one group in total.)"""
     return [
         Group(0, np.arange(stop - start), each.labels[start:stop])
         for each in batches
@@ -170,5 +170,5 @@ def bounds(offsets: Array) -> list[tuple[int, int]]:
 
 
 def _seed(*numbers: int) -> int:
-    """One number of several."""
+    """Combine several numbers into one seed."""
     return int(xxhash.xxh3_64_intdigest(" ".join(map(str, numbers)).encode()))

@@ -1,13 +1,13 @@
-"""Examples: batch after batch of groups drawn from a training set.
+"""Examples: batches of groups drawn from a training set.
 
-A stream knows its batches by number, and the n-th depends on the set, the seed and n alone: a run that goes
-on after a kill asks for the next number. An epoch is a random order of all the positives, each of which
-stands for one group, so that none is left out while another is drawn twice.
+The batches of a stream are numbered, and the n-th depends only on the set, the seed and n: a run that resumes
+after a kill continues with the next number. An epoch is a random order of all positives, each of which
+belongs to one group, so that none is left out while another is drawn twice.
 
-Non-relevant documents are drawn from the query's candidates, from what was judged, or from anywhere
-(`Negatives`); a document that is relevant to the query is never among them. Candidates may come from BM25 or
+Non-relevant documents are drawn from the query's candidates, from the judged documents, or from all documents
+(`Negatives`), and never include a document that is relevant to the query. Candidates may come from BM25 or
 from another stage's run: see `training_set`. In a set with a teacher's scores only candidates are drawn,
-because every document of a group has to have one.
+because every document of a group needs a score.
 """
 
 from __future__ import annotations
@@ -52,19 +52,20 @@ __all__ = [
 ]
 
 _NONE = -1  # the positive of a group without one
-_ORDER, _DRAW = range(2)  # what a seed is for: neither repeats the other's numbers
-#: The order in which documents are drawn: judged ones where they are wanted, candidates of the wanted ranks,
-#: other candidates, judged ones where they are not. And how many there are.
+_ORDER, _DRAW = range(2)  # separate uses of a seed, with different random numbers
+#: The order in which documents are drawn: judged ones if they are preferred, candidates of the requested
+#: ranks, other candidates, judged ones if they are not preferred. And the number of these tiers.
 _WANTED, _NEAR, _OTHER, _LAST, _TIERS = range(5)
 
 
 @dataclass(frozen=True, slots=True)
 class Negatives:
-    """Where documents that are not relevant come from.
+    """The source of documents that are not relevant.
 
-    They are candidates of the ranks `first` to `last`, the first being 1; with `judged` rather documents that
-    were judged and found not relevant. The share `random` is drawn from all the set's documents instead.
-    Where a query has too few, its other candidates, then its judged documents, then any documents fill up.
+    They are candidates of the ranks `first` to `last`, counted from 1; with `judged`, documents that were
+    judged not relevant are preferred. The share `random` is drawn from all documents of the set instead. If a
+    query has too few, they are completed from its other candidates, then its judged documents, then any
+    documents.
     """
 
     first: int = 1
@@ -87,7 +88,7 @@ _CANDIDATES = Negatives()
 
 def balanced(data: TrainingSet, size: int, seed: int, negatives: Negatives = _CANDIDATES) -> Stream:
     """Batches of `size` texts, half of them relevant (Nogueira et al. 2019): groups of a relevant document
-    and one that is not, for the same query.
+    and a non-relevant one for the same query.
 
     >>> from tamis.models.templates import Tokenised
     >>> judged = Judged(np.array([0, 1]), np.array([1]), np.array([1]))
@@ -106,7 +107,7 @@ def balanced(data: TrainingSet, size: int, seed: int, negatives: Negatives = _CA
 
 
 def duo_pairs(data: TrainingSet, size: int, seed: int, negatives: Negatives = _CANDIDATES) -> Stream:
-    """Batches of `size` ordered pairs of a relevant document and one that is not, each pair in both orders
+    """Batches of `size` ordered pairs of a relevant document and a non-relevant one, each pair in both orders
     (section 3.3 of Nogueira et al. 2019): the first two groups of a batch are (a, b) and (b, a).
 
     >>> from tamis.models.templates import Tokenised
@@ -129,8 +130,8 @@ def grouped(
     positives: int = 1,
 ) -> Stream:
     """Batches of `queries` groups of `group` documents: up to `positives` relevant ones, and others. The
-    others are not relevant, or in a set with a teacher's scores any other candidates: there a query needs no
-    relevant document. Groups are smaller where there are not enough documents.
+    others are not relevant, or in a set with a teacher's scores any other candidates; in such a set a query
+    does not need a relevant document. Groups are smaller if there are not enough documents.
 
     >>> from tamis.models.templates import Tokenised
     >>> judged = Judged(np.array([0, 1]), np.array([1]), np.array([1]))
@@ -156,8 +157,7 @@ def grouped(
 def teacher_pairs(data: TrainingSet, size: int, seed: int, first: int = 1, last: int | None = None) -> Stream:
     """Batches of `size` ordered pairs of candidates that the teacher scores differently, each pair in both
     orders, labelled by the teacher: for a duo whose queries have no judgments. Both candidates have ranks
-    from `first` to `last`, or are any of the query's where these all have one score. An epoch is a pair a
-    query.
+    from `first` to `last`, or any rank if all scores in that range are equal. An epoch is one pair per query.
 
     >>> from tamis.models.templates import Tokenised
     >>> judged = Judged(np.array([0, 0]), np.zeros(0, np.int32), np.zeros(0, np.int32))
@@ -196,11 +196,11 @@ def _generator(seed: int, purpose: int, number: int) -> np.random.Generator:
 
 
 class Order:
-    """The numbers below `size` in a random order, then in another, without end."""
+    """The numbers below `size` in a random order, then in another, endlessly."""
 
     def __init__(self, size: int, seed: int) -> None:
         self._size = size
-        # two, because a batch may lie across the end of an epoch
+        # two, because a batch may span the end of an epoch
         self._epoch = lru_cache(2)(lambda epoch: _generator(seed, _ORDER, epoch).permutation(size))
 
     def part(self, number: int, length: int) -> Array:
@@ -217,8 +217,8 @@ class Order:
 
 
 class _Anchors:
-    """What groups are made around: a query and a relevant document, each such pair once an epoch; for `lists`
-    of a taught set also queries that have none."""
+    """The anchors of groups: a query and a relevant document, each such pair once per epoch; for `lists` of a
+    set with a teacher also queries without a relevant document."""
 
     def __init__(
         self, data: TrainingSet, seed: int, size: int, negatives: Negatives, *, lists: bool = False
@@ -235,7 +235,7 @@ class _Anchors:
         )
         if data.scores is None:
             able = counts < len(data.documents)
-        else:  # all that was judged is among the candidates
+        else:  # all judged documents are among the candidates
             able = listed > 1 if lists else listed > counts
             if lists:
                 without = np.flatnonzero(counts == 0)
@@ -252,13 +252,13 @@ class _Anchors:
         self.epoch = self._order.batches(size)
 
     def of(self, number: int) -> tuple[Array, Array]:
-        """The queries of a batch, each with its document."""
+        """The queries of a batch, each with its relevant document."""
         chosen = self._order.part(number, self._size)
         return self._queries[chosen], self._documents[chosen]
 
 
 class _Lists(NamedTuple):
-    """Documents of a batch's groups, laid end to end: `owners` says whose each is."""
+    """Documents of a batch's groups, concatenated: `owners` has the group of each."""
 
     owners: Array  # int64: numbers of groups
     documents: Array  # int64
@@ -267,11 +267,11 @@ class _Lists(NamedTuple):
         return _Lists(self.owners[chosen], self.documents[chosen])
 
     def among(self, others: _Lists) -> Array:
-        """Which of them are in the others' list of the same group."""
+        """Which documents are in the same group's list of `others`."""
         return self.places(others)[1]
 
     def places(self, others: _Lists) -> tuple[Array, Array]:
-        """Where each is among the others, and whether it is there at all."""
+        """The position of each document in `others`, and whether it is in there."""
         if not len(others.owners):
             return np.zeros(len(self.owners), np.int64), np.zeros(len(self.owners), bool)
         keys, theirs = self.keys, others.keys
@@ -281,7 +281,7 @@ class _Lists(NamedTuple):
 
     @property
     def keys(self) -> Array:
-        return (self.owners << 32) | self.documents  # a set's numbers of documents have 31 bits
+        return (self.owners << 32) | self.documents  # the document numbers of a set have 31 bits
 
 
 def _join(*lists: _Lists) -> _Lists:
@@ -301,8 +301,8 @@ def _groups(
     *,
     lists: bool = False,
 ) -> list[Group]:
-    """A group around each query's anchor: up to `positives` relevant documents, and others up to `size`. All
-    groups of a batch are drawn at once, which takes a tenth of the time of one after the other."""
+    """A group for each query's anchor: up to `positives` relevant documents, and others up to `size`. All
+    groups of a batch are drawn together, which takes a tenth of the time of drawing them one by one."""
     judged, grades = _listed(data.judged.offsets, queries, data.judged.documents, data.judged.grades)
     relevant, dismissed = judged.where(grades >= data.relevant), judged.where(grades < data.relevant)
     owners = np.flatnonzero(anchors != _NONE)
@@ -311,7 +311,7 @@ def _groups(
         more = relevant.where(~relevant.among(found))
         found = _join(found, more.where(_drawn(more, 0, np.full(len(queries), positives - 1), rng)))
     left = size - np.bincount(found.owners, minlength=len(queries))
-    # so many that a whole group is left without those that were judged, or found above
+    # enough for a whole group without the documents that were judged or found above
     enough = size + np.bincount(judged.owners, minlength=len(queries))
     candidates, tiers = _candidates(data, queries, negatives, enough, rng)
     if data.scores is not None and lists:
@@ -354,19 +354,19 @@ def _taught_pairs(
 
 
 def _listed(offsets: Array, queries: Array, documents: Array, values: Array) -> tuple[_Lists, Array]:
-    """What some queries have in lists that lie end to end, and the values beside it."""
+    """The lists of some queries, from concatenated lists, and the values that belong to them."""
     owners, places = _spans(offsets[queries + 1] - offsets[queries])
     at = offsets[queries][owners] + places
     return _Lists(owners, documents[at].astype(np.int64)), values[at]
 
 
 def _spans(counts: Array) -> tuple[Array, Array]:
-    """The numbers below each count, and whose they are."""
+    """The numbers below each count, and the position of the count that each belongs to."""
     return np.repeat(np.arange(len(counts)), counts), ranges(np.zeros_like(counts), counts)
 
 
 def _wanted(ranks: Array, negatives: Negatives) -> Array:
-    """Which ranks, the first being 0 here, are in the window."""
+    """Which ranks, counted from 0 here, are in the window."""
     inside: Array = (ranks >= negatives.first - 1) & (ranks < (negatives.last or np.inf))
     return inside
 
@@ -374,8 +374,8 @@ def _wanted(ranks: Array, negatives: Negatives) -> Array:
 def _candidates(
     data: TrainingSet, queries: Array, negatives: Negatives, enough: Array, rng: np.random.Generator
 ) -> tuple[_Lists, Array]:
-    """The queries' candidates, those with the ranks that are wanted before the others. Where these are
-    `enough` there are no others, and where they are many more only so many of them, drawn from all."""
+    """The queries' candidates, those with the requested ranks before the others. If a query has `enough` of
+    the requested ones, the others are left out; if it has many more, only `enough` are drawn from them."""
     if data.candidates is None:
         return _Lists(np.zeros(0, np.int64), np.zeros(0, np.int64)), np.zeros(0, np.int64)
     starts = data.candidates.offsets[queries]
@@ -394,7 +394,7 @@ def _candidates(
 def _not_relevant(
     candidates: _Lists, tiers: Array, dismissed: _Lists, negatives: Negatives
 ) -> tuple[_Lists, Array]:
-    """Candidates and documents judged and `dismissed`, each once, in the order of preference."""
+    """Candidates and documents judged not relevant (`dismissed`), each once, in the order of preference."""
     if negatives.judged:
         new = ~candidates.among(dismissed)
         candidates, tiers = candidates.where(new), tiers[new]
@@ -405,9 +405,9 @@ def _not_relevant(
 
 
 def _drawn(pool: _Lists, tiers: Array | int, counts: Array, rng: np.random.Generator) -> Array:
-    """The places of so many documents of each group, drawn from its lowest tier, and where they are too few
+    """The positions of `counts` documents per group, drawn from its lowest tier, and if these are too few
     from the next."""
-    # sorted by group, then by tier, then by chance (a half, so that no sum is rounded to the next)
+    # sorted by group, then by tier, then at random (at most a half, so that no sum is rounded to the next)
     order = np.argsort(pool.owners * _TIERS + tiers + rng.random(len(pool.owners)) / 2)
     sizes = np.bincount(pool.owners, minlength=len(counts))
     turn = ranges(np.zeros_like(sizes), sizes)
@@ -416,7 +416,7 @@ def _drawn(pool: _Lists, tiers: Array | int, counts: Array, rng: np.random.Gener
 
 
 def _anywhere(documents: int, counts: Array, without: _Lists, rng: np.random.Generator) -> _Lists:
-    """So many of all documents for each group, or all there are."""
+    """Draw `counts` of all documents for each group, or all if there are fewer."""
     taken = np.bincount(without.owners, minlength=len(counts))
     drawn = _distinct(np.full_like(counts, documents), np.where(counts > 0, counts + taken, 0), rng)
     drawn = drawn.where(~drawn.among(without))
@@ -424,8 +424,8 @@ def _anywhere(documents: int, counts: Array, without: _Lists, rng: np.random.Gen
 
 
 def _distinct(limits: Array, counts: Array, rng: np.random.Generator) -> _Lists:
-    """For each group so many different numbers below its limit, or all there are."""
-    few = limits <= 4 * counts  # which would often draw what they have
+    """Draw `counts` different numbers below its limit for each group, or all if there are fewer."""
+    few = limits <= 4 * counts  # these would often draw the same number again
     every = _Lists(*_spans(np.where(few & (counts > 0), limits, 0)))
     found = every.where(_drawn(every, 0, counts, rng))
     owners = np.repeat(np.arange(len(counts)), np.where(few, 0, counts))
@@ -439,7 +439,7 @@ def _distinct(limits: Array, counts: Array, rng: np.random.Generator) -> _Lists:
 
 
 def _split(data: TrainingSet, queries: Array, found: _Lists, labels: Array) -> list[Group]:
-    """Groups from the lists of their documents."""
+    """Split lists of documents into groups."""
     offsets = offsets_of(np.bincount(found.owners, minlength=len(queries))).tolist()
     spans = list(map(slice, offsets[:-1], offsets[1:]))
     teachers: Sequence[Array | None] = [None] * len(queries)
@@ -455,7 +455,7 @@ def _split(data: TrainingSet, queries: Array, found: _Lists, labels: Array) -> l
 
 
 def both_orders(batch: Batch) -> Batch:
-    """Each pair, and after it the same with its two documents in the other order."""
+    """Each pair, followed by the same pair in the other order."""
     return Batch(batch.data, [order for group in batch.groups for order in (group, _swapped(group))])
 
 
@@ -465,12 +465,12 @@ def _swapped(pair: Group) -> Group:
 
 
 def _differently_scored(data: TrainingSet) -> Array:
-    """Which queries have candidates of which the teacher thinks differently."""
+    """Which queries have candidates with different scores of the teacher."""
     if data.scores is None or data.candidates is None:
         return np.zeros(len(data), bool)
     changes = np.append(False, data.scores[1:] != data.scores[:-1])
     starts = data.candidates.offsets[:-1]
-    changes[starts[starts < len(changes)]] = False  # another query's score is no change
+    changes[starts[starts < len(changes)]] = False  # a new query is not a change of score
     return np.diff(np.append(0, np.cumsum(changes))[data.candidates.offsets]) > 0
 
 

@@ -1,9 +1,9 @@
-"""A smaller table of words: a BERT's embeddings as the product of a narrow table and a projection.
+"""A smaller word embedding table: a BERT's embeddings as the product of a narrow table and a projection.
 
-Half the weights of a small BERT are its table of words, V x H. ELECTRA (Clark et al. 2020) has a table V x E
+Half the weights of a small BERT are its word embeddings, V x H. ELECTRA (Clark et al. 2020) has a table V x E
 with E < H and a linear layer from E to H after the norm; so a BERT becomes an ELECTRA that any library loads.
-The narrow tables are the wide ones in the E directions along which words differ most, and the linear layer is
-what comes nearest to the wide embeddings' output, by least squares over all words.
+The narrow tables are the wide ones projected on the E directions along which words differ most. The linear
+layer approximates the output of the wide embeddings best, by least squares over all words.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tamis.base.arrays import Array
 from tamis.base.errors import InputError
 from tamis.models.checkpoint import Checkpoint
 
-_POSITIONS = 128  # those of the words by which the projection is found
+_POSITIONS = 128  # positions of the words from which the projection is computed
 
 
 def factorised(checkpoint: Checkpoint, width: int, seed: int = 0) -> Checkpoint:
-    """The model with word, position and segment vectors of `width` numbers. Its layers stay; its head stays
-    too, but for the activation, which is ELECTRA's, so that it has to be trained."""
+    """The model with word, position and segment vectors of `width` numbers. Its layers are kept, and its head
+    too, except that the activation is ELECTRA's, so that the head must be trained."""
     config = checkpoint.config
     if config.family != "bert" or not 1 <= width < config.hidden:
         raise InputError(
@@ -77,7 +77,7 @@ def narrow_embeddings(
 
 
 def principal_axes(words: Array, width: int) -> Array:
-    """The `width` directions along which the rows of a table differ most, one a column, the first last.
+    """The `width` directions along which the rows of a table differ most, one per column, the strongest last.
 
     >>> np.abs(principal_axes(np.array([[3.0, 0.0], [0.0, 1.0]]), 1)).ravel().tolist()
     [1.0, 0.0]

@@ -1,5 +1,5 @@
-"""Examples that are drawn once: so many relevant documents and as many others, to see what a model makes of
-so many labels and no more (Nogueira & Cho 2019, and figure 8 of Lin et al. 2021)."""
+"""Examples that are drawn once: a fixed number of relevant documents and as many others, to measure what a
+model learns from that number of labels (Nogueira & Cho 2019, and figure 8 of Lin et al. 2021)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CANDIDATES = Negatives()
 
 
 def sample(data: TrainingSet, count: int, seed: int, negatives: Negatives = _CANDIDATES) -> list[Group]:
-    """So many of a set's pairs of a query and a relevant document, each with a document that is not relevant.
+    """Draw `count` pairs of a query and a relevant document from a set, each with a non-relevant document.
 
     >>> import numpy as np
     >>> from tamis.models.templates import Tokenised
@@ -23,7 +23,7 @@ def sample(data: TrainingSet, count: int, seed: int, negatives: Negatives = _CAN
     >>> [group.documents.tolist() for group in sample(data, 2, seed=0)]
     [[0, 2], [1, 2]]
     """
-    # batches of one pair: the first so many are different positives, in a random order
+    # batches of one pair: the first `count` are different positives, in random order
     pairs = balanced(data, 2, seed, negatives)
     if not 1 <= count <= pairs.epoch:
         raise InputError(
@@ -34,7 +34,7 @@ def sample(data: TrainingSet, count: int, seed: int, negatives: Negatives = _CAN
 
 
 def fixed(data: TrainingSet, groups: Sequence[Group], size: int, seed: int) -> Stream:
-    """Batches of `size` of these groups, each of them once an epoch, in another order each time.
+    """Batches of `size` of these groups, each once per epoch, in another order each time.
 
     >>> import numpy as np
     >>> from tamis.models.templates import Tokenised

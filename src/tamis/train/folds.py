@@ -1,21 +1,21 @@
-"""Training by folds: cross-validation of a model, as the papers do it where judged queries are few.
+"""Training by folds: cross-validation of a model, as in the papers when there are few judged queries.
 
     [folds]
     files = ["robust04.folds.json"]    # or count = 5: see `tamis.evaluate.folds`
     run = "robust04.bm25.txt"          # what the models rerank
 
-For each fold the recipe is trained on the queries that the fold trains on, as if there were no others: data
-and dev run are cut to them by their ids (`only`) before anything is made of them. The fold's model then
-reranks the candidates of the queries that it tests on, which it has not seen, and the test folds together
-are one run. (Folds that are made here are stratified by how many relevant documents a query has: which fold
-a query is in is all that its judgments say to the model that it is tested on.)
+For each fold the recipe is trained on the fold's training queries only: data and dev run are limited to their
+ids (`only`) before anything else is done with them. The fold's model then reranks the candidates of the
+fold's test queries, which it has not seen, and the test folds together are one run. (Folds that are made here
+are stratified by the number of relevant documents of a query: only the choice of the fold depends on the
+judgments of its test queries.)
 
     OUT/folds.json          the folds
-    OUT/fold-1/ ...         a training each, as without folds; `done.json` when it has ended
+    OUT/fold-1/ ...         one training each, as without folds; `done.json` when it has ended
     OUT/test.run            all test queries, each ranked by the model of its fold; test.run.json beside it
 
-After a kill, folds that are done are left alone, the one that was at work goes on from its state, and queries
-that have been ranked are not ranked again.
+After a kill, finished folds are skipped, the interrupted fold resumes from its state, and queries that were
+already ranked are not ranked again.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ _R = TypeVar("_R", bound=Recipe)
 
 @dataclass(frozen=True, slots=True)
 class FoldsResult:
-    """What came of it."""
+    """The result of training by folds."""
 
     run: Path  # of all test queries
-    queries: int  # how many it answers
+    queries: int  # the number of queries in it
     folds: tuple[Result, ...]
     left_out: tuple[str, ...]  # test queries without candidates
 
@@ -113,13 +113,13 @@ def train_folds(
     return FoldsResult(run, len(candidates.given), tuple(results), tuple(left_out))
 
 
-# -- what each fold may see
+# -- the data of each fold
 # ------------------------------------------------------------------------------------------------------------
 
 
 def open_folds(recipe: Recipe) -> list[Fold]:
-    """The folds of a recipe, read or made; each has queries to learn from, and where there is a dev run,
-    queries for it."""
+    """The folds of a recipe, read or made; each has training queries, and queries for the dev run if there is
+    one."""
     plan, data = _plan(recipe), _tested(recipe)
     known = _cut(data.only, [query.id for query in read_queries(str(data.queries), field=data.field)])
     if plan.files:
@@ -148,8 +148,8 @@ def open_folds(recipe: Recipe) -> list[Fold]:
 
 
 def held_out(fold: Fold, measured: Collection[str], share: float, seed: Sequence[int]) -> Fold:
-    """A fold some of whose training queries, drawn at random from those that can be measured, are for
-    validation instead; one that has such queries stays as it is.
+    """Move some of a fold's training queries, drawn at random from those that can be measured, to its
+    validation queries; a fold that already has validation queries is unchanged.
 
     >>> fold = held_out(Fold(("q1", "q2", "q3"), ("q4",)), {"q1", "q3"}, 0.1, [0])
     >>> sorted(fold.train + fold.validation), len(fold.validation), "q2" in fold.train
@@ -170,8 +170,8 @@ def held_out(fold: Fold, measured: Collection[str], share: float, seed: Sequence
 
 
 def fold_recipe(recipe: _R, fold: Fold) -> _R:
-    """The recipe of one fold: it learns from the fold's training queries, and its dev run has the fold's
-    validation queries. What was tested on is in neither, and so nothing that is trained depends on it.
+    """The recipe of one fold: it trains on the fold's training queries, and its dev run has the fold's
+    validation queries. Neither contains test queries, so the trained model does not depend on them.
 
     >>> from tamis.train.recipe import Model, Optimiser
     >>> data = Data(queries="q.jsonl", qrels="r.txt", corpus=("idx",), run="bm25.txt")
@@ -183,7 +183,7 @@ def fold_recipe(recipe: _R, fold: Fold) -> _R:
         each if each.whole else changed(each, only=_cut(each.only, fold.train)) for each in recipe.data
     )
     dev = recipe.dev and changed(recipe.dev, only=_cut(recipe.dev.only, fold.validation))
-    # `whole` has done its work, and says nothing in a recipe without folds
+    # `whole` has been applied, and has no meaning in a recipe without folds
     return changed(recipe, data=tuple(changed(each, whole=False) for each in data), dev=dev, folds=None)
 
 
@@ -193,18 +193,18 @@ def _cut(only: Iterable[str] | None, queries: Iterable[str]) -> tuple[str, ...]:
 
 
 def _answered(qrels: Qrels, grade: int = 1) -> list[str]:
-    """The queries that have a document of at least that grade."""
+    """The queries that have a document of at least this grade."""
     return [qid for qid, judged in qrels.items() if max(judged.values(), default=0) >= grade]
 
 
 def _measured(dev: Dev) -> frozenset[str]:
-    """The queries of a dev run of which a measure says something."""
+    """The queries of a dev run for which measures are defined."""
     asked = _cut(dev.only, [query.id for query in read_queries(dev.queries, field=dev.field)])
     return frozenset(_answered(read_qrels(dev.qrels))).intersection(asked)
 
 
 def _require_some(queries: Sequence[Sequence[str]], able: Iterable[str], what: str) -> None:
-    """Before any fold is trained: that each has a query with a relevant document."""
+    """Check, before any fold is trained, that each has a query with a relevant document."""
     able = frozenset(able)
     for number, own in enumerate(queries, start=1):
         if able.isdisjoint(own):
@@ -221,7 +221,7 @@ def _plan(recipe: Recipe) -> Folds:
 
 
 def _tested(recipe: Recipe) -> Data:
-    """The data whose queries are tested on."""
+    """The data with the test queries."""
     return next(data for data in recipe.data if not data.whole)
 
 
@@ -230,7 +230,7 @@ def _tested(recipe: Recipe) -> Data:
 
 
 def _check_out(out: Path, folders: Sequence[Path], folds: Sequence[Fold], resume: bool) -> None:
-    """Nothing is trained over another run, or on other folds than it was begun with."""
+    """Refuse to overwrite another run, or to resume with other folds than at the start."""
     begun = any((folder / DONE).exists() or has_state(folder) for folder in (out, *folders))
     if begun and not resume:
         raise InputError(f"{out} contains a training run", remedy="add --resume, or give another folder")
@@ -266,7 +266,7 @@ def _trained(
 
 
 def _read_done(folder: Path) -> tuple[str, Result] | None:
-    """The digest of a fold that is done, and what came of it."""
+    """The digest of a finished fold, and its result."""
     path = folder / DONE
     if not path.exists():
         return None
@@ -278,13 +278,13 @@ def _read_done(folder: Path) -> tuple[str, Result] | None:
 
 
 class _Contents:
-    """What is in files, as digests: each is read once, however many folds learn from it."""
+    """Digests of file contents: each file is read once, however many folds use it."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], str] = {}
 
     def start(self, recipe: Recipe) -> str:
-        """Of the model that training starts from, weights and all."""
+        """The digest of the model that training starts from, including its weights."""
         return self._once("start", recipe.model.start, lambda _: begin(recipe).fingerprint)
 
     def file(self, path: str) -> str:
@@ -300,7 +300,7 @@ class _Contents:
 
 
 def _file_digest(path: str) -> str:
-    if dataset_name(path) is not None:  # of ir_datasets, where a name has one content
+    if dataset_name(path) is not None:  # from ir_datasets, where the name identifies the content
         return path
     seen = xxhash.xxh3_128()
     with open_bytes(path) as file:
@@ -315,15 +315,15 @@ def _corpus_digest(path: str) -> str:
     if not Path(path).is_dir():
         return _file_digest(path)
     seen = xxhash.xxh3_128()
-    for document in read_corpus(path):  # which alone knows the files of a folder that are read
+    for document in read_corpus(path):  # only it knows which files of a folder are read
         seen.update(repr((document.id, document.contents)).encode())
     return str(seen.hexdigest())
 
 
 def _digest(recipe: Recipe, contents: _Contents) -> str:
-    """Of the recipe, with the queries that it is cut to, of its start and of what it learns from: of the
-    judgments and gains only those that it sees. To make the task and ask for its identity would mean to read
-    and tokenise all of it again, for folds that are done too."""
+    """A digest of the recipe with its queries, of its start and of its training data, including only the
+    judgments and gains that it sees. The task's identity is not used, because making the task means to read
+    and tokenise everything again, even for finished folds."""
     seen = xxhash.xxh3_128(f"{recipe!r} {contents.start(recipe)}".encode())
     sources: list[Data | Dev] = [*recipe.data, *([recipe.dev] if recipe.dev else [])]
     for each in sources:
@@ -348,7 +348,7 @@ def _digest(recipe: Recipe, contents: _Contents) -> str:
 
 
 class _OfFold(Watch):
-    """Says of which fold a job is a part."""
+    """Adds the name of the fold to each job."""
 
     def __init__(self, watch: Watch, name: str) -> None:
         self.watch, self.name = watch, name
@@ -370,7 +370,8 @@ class _OfFold(Watch):
 
 
 def pipeline_of(recipe: Recipe) -> str:
-    """What reranks with a fold's model, as the recipe says or as its model reads; {model} is the model.
+    """The pipeline that reranks with a fold's model: the recipe's, or else the model's stage; {model} is the
+    model.
 
     >>> from tamis.train.recipe import Examples, Limits, Loss, Model, Optimiser
     >>> recipe = Recipe(Model("m"), (Data(set="s"),), Optimiser(steps=1), limits=Limits(32, 256))
@@ -386,7 +387,8 @@ def pipeline_of(recipe: Recipe) -> str:
 
 
 def _check_pipeline(template: str) -> None:
-    """Before hours of training: that it can be made, and that it ranks what it is given."""
+    """Check, before hours of training, that the pipeline can be built and ranks the candidates it
+    receives."""
     node = parse(template.replace("{model}", json.dumps("model")))
     for name in searches(node):
         raise InputError(
@@ -397,7 +399,7 @@ def _check_pipeline(template: str) -> None:
 
 
 def _candidates(recipe: Recipe, folds: Sequence[Fold]) -> tuple[GivenRun, list[str]]:
-    """The candidates of all test queries, and those queries that have none."""
+    """The candidates of all test queries, and the queries without candidates."""
     plan, data = _plan(recipe), _tested(recipe)
     path = str(plan.run or data.run)
     queries = {query.id: query for query in read_queries(str(data.queries), field=data.field)}
@@ -423,7 +425,7 @@ def _rank(
     path: Path,
     watch: Watch,
 ) -> None:
-    """The test queries of each fold by its stage, as one run."""
+    """Rank the test queries of each fold with its stage, as one run."""
     from tamis import __version__
 
     given, about = candidates.given, path.with_name(f"{path.name}.json")
@@ -449,12 +451,12 @@ def _rank(
     with atomic_write(about, "w") as file:
         file.write(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
     for journal in journals:
-        with suppress(TamisError):  # the run is written: a journal that stays is no failure
+        with suppress(TamisError):  # the run is complete: a remaining journal is not an error
             remove_journal(journal)
 
 
 def _fingerprints(about: Path) -> list[str] | None:
-    """Of what ranked a run, as the file beside it says; None where it says nothing that can be read."""
+    """The fingerprints of the stages that ranked a run, from the file beside it; None if it is unreadable."""
     if not about.exists():
         return None
     try:

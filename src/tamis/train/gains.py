@@ -1,4 +1,4 @@
-"""The gains of passages, from which PCGM learns."""
+"""The gains of passages, which PCGM learns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Gains = Mapping[tuple[str, str], Array]  # by query and document: the gain after
 
 
 def read_gains(path: str | Path, grades: int) -> Gains:
-    """Cumulative gains from JSON lines: what is known after each window of a document, a grade from 0 on.
+    """Read cumulative gains from JSON lines: a grade of at least 0 after each window of a document.
 
     >>> file = getfixture("tmp_path") / "gains.jsonl"
     >>> _ = file.write_text('{"query": "q1", "document": "d7", "gains": [0, 1, 1, 3]}')
@@ -48,7 +48,7 @@ def read_gains(path: str | Path, grades: int) -> Gains:
 
 
 def gains_fingerprint(gains: Gains, queries: Collection[str] | None = None) -> str:
-    """Changes with the gains of these queries, by default of all.
+    """A fingerprint of the gains of these queries, by default of all.
 
     >>> gains = {("q1", "d7"): np.array([0, 1]), ("q2", "d7"): np.array([3])}
     >>> other = {**gains, ("q2", "d7"): np.array([2])}

@@ -2,10 +2,10 @@
 
     L = - sum of w_i y_i log p_i,    p_i = exp(t_i) / sum over the query's candidates of exp(t_j)
 
-t_i is the sum of a candidate's scores over the groups that it is in, y_i its grade and w_i a weight: where
-grades are clicks, the inverse of the propensity to look at its place. The network is so small that its
-gradient is written out here, and training needs no torch. Groups are drawn anew for each step, and the
-optimiser is Adam (Kingma & Ba 2015), a step of which sees all queries.
+t_i is the sum of a candidate's scores over its groups, y_i its grade and w_i a weight: if grades are clicks,
+the inverse of the propensity of its position. The network is so small that its gradient is written out here,
+and training does not need torch. New groups are drawn for each step, and the optimiser is Adam (Kingma & Ba
+2015); each step uses all queries.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ROUNDS = 2  # of groups, in a step
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """The candidates of the training queries, laid end to end."""
+    """The candidates of the training queries, concatenated."""
 
     rows: Array  # float64[T, f]: features
     gains: Array  # float64[T]: w_i y_i
@@ -61,10 +61,10 @@ def train_groupwise(
     seed: int = 0,
     runtime: Runtime | None = None,
 ) -> GroupwiseModel:
-    """A network over the features of groups of `texts` candidates, with layers of `hidden` units.
+    """Train a network over the features of groups of `texts` candidates, with layers of `hidden` units.
 
-    `features` are as in `train_ltr`; `weights` are the w_i by query and document (1). Never train on the
-    queries that you report on.
+    `features` are as in `train_ltr`; `weights` are the w_i by query and document, by default 1. Never train
+    on the queries that you report results for.
 
     >>> import tempfile
     >>> from tamis import Document, Index, Query
@@ -107,7 +107,7 @@ def train_groupwise(
 def _gains(
     candidates: Mapping[str, Ranking], qrels: Qrels, weights: Mapping[str, Mapping[str, float]]
 ) -> dict[str, Array]:
-    """The w_i y_i of each query's candidates; of queries all of whose are 0 nothing can be learned."""
+    """The w_i y_i of each query's candidates; a query whose values are all 0 cannot be used for training."""
     found = {}
     for qid in trainable(candidates, qrels):
         grades, own = qrels[qid], weights.get(qid, {})
@@ -124,7 +124,7 @@ def _gains(
 
 
 def _begun(widths: Sequence[int], seed: int) -> Layers:
-    """He et al. 2015: for ReLU."""
+    """Initial weights for ReLU (He et al. 2015)."""
     rng = np.random.default_rng(seed)
     return [
         (rng.normal(0.0, np.sqrt(2 / wide), (out, wide)), np.zeros(out)) for wide, out in pairwise(widths)
@@ -151,7 +151,7 @@ def _paired(parameters: Sequence[Array]) -> Layers:
 
 
 def step_groups(offsets: Array, texts: int, seed: int) -> Array:
-    """The groups of all queries, whose candidates are laid end to end.
+    """The groups of all queries, whose candidates are concatenated.
 
     >>> step_groups(np.array([0, 1, 3]), 2, seed=0).tolist()[:3]
     [[0, -1], [0, -1], [1, 2]]
@@ -164,7 +164,7 @@ def step_groups(offsets: Array, texts: int, seed: int) -> Array:
 
 
 def loss_and_gradient(layers: Layers, lists: Lists, groups: Array) -> tuple[float, Layers]:
-    """The mean loss of the queries, and its slope along each weight.
+    """The mean loss of the queries, and its gradient.
 
     >>> layers = [(np.array([[1.0]]), np.zeros(1))]
     >>> lists = Lists(np.array([[0.0], [0.0]]), np.array([1.0, 0.0]), np.array([0, 2]))

@@ -1,7 +1,7 @@
-"""How models learn to rank: what a step's groups become for a kind of model, and the loss of that.
+"""How models learn to rank: how the groups of a step become a batch for a kind of model, and its loss.
 
-An architecture names its own (`Architecture.learning`). `Learning` teaches any model that gives each of its
-inputs a score, by the inputs that it ranks with.
+An architecture may name its own class (`Architecture.learning`). `Learning` trains any model that scores each
+of its inputs, with the same inputs as in ranking.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ __all__ = ["Learning", "RankingBatch", "ranking_loss"]
 
 
 class Learning:
-    """How a model learns from groups of documents. One of your own needs a `loss` alone, of what the network
-    says of `batch.inputs`."""
+    """How a model learns from groups of documents. A custom subclass only needs a `loss` of the network's
+    output for `batch.inputs`."""
 
     #: Whether a step may leave some parameters without a gradient.
     partial = False
@@ -54,7 +54,7 @@ class Learning:
         )
 
     def check(self) -> None:
-        """Before anything is read: that the limits leave room for an input."""
+        """Check, before anything is read, that the limits leave room for an input."""
         none, nothing = np.zeros(0, np.int64), Tokenised.of([])
         members = np.zeros((0, 2), np.int64) if self.recipe.examples.in_pairs else self.kind.members(none)
         self.kind.inputs(nothing, nothing, members, none, self.reading)
@@ -65,12 +65,12 @@ class Learning:
         return recipe
 
     def examples(self, examples: Examples) -> Examples:
-        """The examples as this kind learns from them, with a fingerprint of all that it adds to them."""
+        """The examples for this kind of model; the fingerprint covers everything that it adds to them."""
         return examples
 
     def parts(self, step: int, drawn: Sequence[Batch], rank: int, world: int, most: int | None) -> list[Part]:
-        """This process's share of a step's groups, cut so that no more than `most` tokens go through the
-        model together."""
+        """This process's share of a step's groups, split so that at most `most` tokens go through the model
+        together."""
         found: list[Part] = []
         every = [group for _, groups in drawn for group in groups]
         for data, groups in drawn:
@@ -81,7 +81,7 @@ class Learning:
                 kept = [own[number] for number in numbers]
                 here = batch if len(numbers) == len(own) else self.batch(data, kept)
                 here = replace(here, portion=portion(kept, every))
-                # of the mean over all processes, which is what gradients become
+                # the share in the mean over all processes, since gradients are averaged
                 share = len(numbers) * world / len(every)
                 found.append(Part(here, len(here.inputs), share, Names(data, kept)))
         return found
@@ -107,17 +107,17 @@ class Learning:
         return found + self.ranking_loss(network(batch.alone), batch.singles)
 
     def ranking_loss(self, scores: Tensor, batch: RankingBatch) -> Tensor:
-        """The loss of the recipe, `[loss]`, of the scores of a batch."""
+        """The recipe's loss, `[loss]`, for the scores of a batch."""
         return ranking_loss(scores, batch, self.recipe.loss)
 
 
 def learning_of(recipe: Recipe, start: Checkpoint) -> Learning:
-    """What trains a model of this architecture."""
+    """The `Learning` of a model of this architecture."""
     return learning_class(start.architecture)(recipe, start)
 
 
 def learning_class(kind: Architecture) -> type[Learning]:
-    """The class that trains a kind of model, or what is at its place.
+    """The class that trains a kind of model, imported if the architecture only names it.
 
     >>> from tamis.models.architecture import architecture
     >>> learning_class(architecture("listwise")()).__name__
@@ -143,7 +143,7 @@ def learning_class(kind: Architecture) -> type[Learning]:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The ids of some groups, which are looked up when an error needs them."""
+    """The ids of some groups, looked up only when an error needs them."""
 
     data: TrainingSet
     groups: Sequence[Group]
@@ -159,9 +159,9 @@ class Names:
 
 
 class ListLearning(Learning):
-    """A group of the examples is one input, its texts in a random order: what the losses over lists compare,
-    all of which may be used. The order depends on the seed and the batch's number alone, so that a run that
-    is resumed reads the same inputs."""
+    """Each group of the examples is one input, with its texts in a random order; any loss over lists may be
+    used. The order depends only on the seed and the batch's number, so that a resumed run reads the same
+    inputs."""
 
     def examples(self, examples: Examples) -> Examples:
         return replace(examples, stream=shuffled(examples.stream, self.recipe.run.seed))
@@ -173,21 +173,21 @@ class ListLearning(Learning):
 
 @dataclass(frozen=True, slots=True)
 class ExitBatch(RankingBatch):
-    """A batch, and the exit that learns from it."""
+    """A batch, and the exit that is trained on it."""
 
     exit: int = field(kw_only=True)
 
 
 class ExitLearning(Learning):
-    """Every step teaches one exit, drawn uniformly, the last one included: its loss goes back through the
-    layers below it to the embeddings, and what lies above stays as it is (Soldaini & Moschitti 2020, who find
-    this better than to take the exits in turn, or the early ones more often). Which exit it is depends on the
-    seed and the step alone, so that a run that is resumed teaches the same ones."""
+    """Every step trains one exit, drawn uniformly from all, including the last: its loss is propagated
+    through the layers below it to the embeddings, and the layers above are unchanged (Soldaini & Moschitti
+    2020, who find this better than to take the exits in turn, or the early ones more often). The choice of
+    the exit depends only on the seed and the step, so that a resumed run trains the same exits."""
 
     partial = True
 
     def parts(self, step: int, drawn: Sequence[Batch], rank: int, world: int, most: int | None) -> list[Part]:
-        """As of any ranking; all parts of a step, in all processes, teach one exit."""
+        """As for any ranking; all parts of a step, in all processes, train the same exit."""
         assert isinstance(self.kind, Cascade)
         exits = len(self.kind.layers(self.start.config))
         number = drawn_exit(self.recipe.run.seed, step, exits)
@@ -206,7 +206,7 @@ def _for_exit(batch: RankingBatch, exit: int) -> ExitBatch:
 
 
 def drawn_exit(seed: int, step: int, exits: int) -> int:
-    """Which of so many exits a step teaches.
+    """The number of the exit that a step trains.
 
     >>> [drawn_exit(seed=0, step=step, exits=5) for step in range(12)]
     [0, 0, 4, 4, 3, 1, 3, 0, 4, 3, 3, 2]

@@ -1,11 +1,12 @@
 """The training loop: AdamW, its schedule, batches made ahead, a log, a dev measure, and a state on disk.
 
-What is trained is a `Task`: a module whose forward takes a batch and gives its loss. All that a step draws at
-random depends on the seed, the step and the process, so that a run that goes on from its state does what it
-would have done: on a processor bit for bit.
+It trains a `Task`: a module whose forward takes a batch and returns its loss. All random numbers of a step
+depend on the seed, the step and the process, so that a resumed run gives the same result as an uninterrupted
+one: on a CPU bit for bit.
 
-Several processes, one a device, are started by `torchrun`, which tells each its rank in the environment. Each
-takes its share of every batch, torch's DistributedDataParallel averages the gradients, and the first writes.
+`torchrun` starts several processes, one per device, and sets the rank of each in its environment. Each takes
+its share of every batch, torch's DistributedDataParallel averages the gradients, and the first process
+writes.
 """
 
 from __future__ import annotations
@@ -33,30 +34,30 @@ from tamis.train.recipe import Optimiser, Run
 from tamis.train.state import BEST, LAST, Log, State, clear_remains, load_state, require_new, save_state
 
 Progress = Callable[[Mapping[str, Any]], object]
-_AHEAD = 2  # steps whose batches are made while the device works
+_AHEAD = 2  # steps whose batches are prepared while the device works
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A batch, or what fits the device of one."""
+    """A batch, or a part of one that fits into the device."""
 
     batch: Any
-    pairs: int  # how many inputs it has
-    share: float = 1.0  # how much of the step's loss it is
-    names: Callable[[], str] = str  # whose it is, for an error
+    pairs: int  # the number of its inputs
+    share: float = 1.0  # its share of the step's loss
+    names: Callable[[], str] = str  # of its queries and documents, for errors
 
 
 class Task(Protocol):
-    """What is trained, on what, for what."""
+    """The model in training, its data and its dev measure."""
 
     @property
     def module(self) -> nn.Module:
-        """Its forward takes a batch and gives the loss."""
+        """The module; its forward takes a batch and returns the loss."""
         ...
 
     @property
     def identity(self) -> str:
-        """Changes with whatever changes the training."""
+        """A fingerprint of everything that the training depends on."""
         ...
 
     @property
@@ -64,36 +65,36 @@ class Task(Protocol):
 
     @property
     def autocast(self) -> torch.dtype | None:
-        """The type of matrix products where it is not that of the weights."""
+        """The type of matrix products if it is not that of the weights."""
         ...
 
     def parts(self, step: int, rank: int, world: int) -> Sequence[Part]:
-        """The share that process `rank` of `world` has of step `step`; called in a thread."""
+        """The share of process `rank` of `world` in step `step`; called in a thread."""
         ...
 
     def save(self, folder: Path) -> None: ...
 
     def evaluate(self) -> float:
-        """The dev measure: the larger the better."""
+        """The dev measure; larger is better."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of it."""
+    """The result of a training run."""
 
-    model: Path  # the best weights by the dev measure, or without one the last
+    model: Path  # the best weights by the dev measure, or the last without a dev run
     steps: int
-    loss: float | None  # of the log's last line; None where nothing was left to do
+    loss: float | None  # of the log's last line; None if nothing was left to do
     best: float | None  # of the dev measure
     best_step: int | None
-    seconds: float  # since it began, or went on
-    stopped: bool = False  # before the last step, because the dev measure rose no more
+    seconds: float  # since the run started or resumed
+    stopped: bool = False  # before the last step, because the dev measure stopped rising
 
 
 def learning_rate(step: int, optimiser: Optimiser) -> float:
-    """The rate of step 0, 1, ... before which so many have been done: up to the peak over the warm-up, then
-    linearly towards 0, which the step after the last would have. (step + 1: a rate of 0 teaches nothing.)
+    """The learning rate of step 0, 1, ...: it rises to the peak over the warm-up, then falls linearly to 0,
+    which it would reach at the step after the last. (step + 1, because a step at rate 0 changes nothing.)
 
     >>> plan = Optimiser(learning_rate=1.0, warm_up=2, steps=6)
     >>> [learning_rate(step, plan) for step in range(6)]
@@ -125,9 +126,9 @@ def total_steps(optimiser: Optimiser) -> int:
 
 
 def parameter_groups(module: nn.Module, optimiser: Optimiser) -> list[dict[str, Any]]:
-    """Parameters by their decay and rate. What adds or scales (biases, norms) does not decay: it has no
-    matrix whose size could be traded between layers. `scale` is the rate as a multiple of the schedule's:
-    heads have one of their own because they begin at random, which a pooler does not.
+    """Parameters grouped by weight decay and rate. Parameters that add or scale (biases, norms) do not decay:
+    they are not matrices whose size could be shifted between layers. `scale` is the rate as a multiple of the
+    schedule's: heads have a separate one because they start at random, unlike a pooler.
 
     >>> [group["weight_decay"] for group in parameter_groups(nn.Linear(2, 2), Optimiser(steps=1))]
     [0.01, 0.0]
@@ -150,7 +151,7 @@ def parameter_groups(module: nn.Module, optimiser: Optimiser) -> list[dict[str, 
 
 
 def _poolers(module: nn.Module) -> set[nn.Parameter]:
-    """What lies in a head and yet was pretrained."""
+    """The parameters in a head that were pretrained."""
     encoders = (each for each in module.modules() if isinstance(each, Encoder))
     return {parameter for each in encoders if each.pooler for parameter in each.pooler.parameters()}
 
@@ -165,9 +166,9 @@ def fit(
     resume: bool = False,
     progress: Progress | None = None,
 ) -> Result:
-    """Train to the last step, or go on from the state in `out`. `progress` is told each line of the log.
+    """Train to the last step, or resume from the state in `out`. `progress` receives each line of the log.
 
-    `out` gets `best/` (with a dev measure) and `last/`, models; `log.jsonl`; and `state/`, to go on from.
+    `out` gets the models `best/` (with a dev measure) and `last/`; `log.jsonl`; and `state/`, to resume from.
     """
     folder = Path(out)
     require_new(folder, resume)
@@ -203,7 +204,7 @@ class _Fitting:
         self.module = task.module.train()
         if run.compile:
             for layer in self.module.modules():
-                if isinstance(layer, Layer):  # all alike, so that one compilation serves all
+                if isinstance(layer, Layer):  # all have one code, so it is compiled once
                     layer.compile(dynamic=True)
         self.model = processes.wrapped(self.module)
         self.parameters = [p for p in self.module.parameters() if p.requires_grad]
@@ -220,7 +221,7 @@ class _Fitting:
         self.best_step: int | None = None
         self.unread: deque[_Unread] = deque()
 
-    # -- going on
+    # -- resuming
 
     def load(self) -> None:
         state = load_state(self.out, self.task.identity)
@@ -252,11 +253,11 @@ class _Fitting:
         first = self.processes.first
         if first:
             clear_remains(self.out)
-        log = Log(self.out, self.step or -1) if first else None  # a run from the start keeps no line
+        log = Log(self.out, self.step or -1) if first else None  # a run from the start drops all lines
         if first and self.every and not self.step and self.best is None:
             self.report(log, {"step": 0, "dev": self.evaluate()})
         since, pairs = time.perf_counter(), 0
-        # before it was asked to go on; at the last step there was nothing left to be stopped
+        # it may have stopped early before it was resumed; after the last step nothing can be stopped early
         stopped = 0 < self.step < self.steps and self.out_of_patience()
         for parts in _ahead(iter(()) if stopped else self.waiting()):
             self.try_to_advance(parts)
@@ -304,14 +305,14 @@ class _Fitting:
             pass
         else:
             return
-        raise TamisError(  # outside the handler, whose exception keeps the failed batch alive
+        raise TamisError(  # outside the handler, whose exception keeps the failed batch in memory
             f"{max(part.pairs for part in parts):,} inputs at once do not fit into {self.task.device}",
             remedy="give [run] tokens (or fewer), by which batches are split, and --resume",
         )
 
     def advance(self, parts: Sequence[Part]) -> None:
         """One step."""
-        # of the step, and not of what came before: then the state need not hold the generators' states
+        # the seed depends on the step, not on earlier ones, so the generators' states need not be saved
         torch.manual_seed(_mixed(self.settings.seed, self.step, self.processes.rank))
         for group in self.adam.param_groups:
             group["lr"] = self.rate(self.step) * group["scale"]
@@ -329,7 +330,7 @@ class _Fitting:
         values = torch.stack([self.processes.mean(total), norm.detach()])
         self.unread.append(_Unread(self.step, parts, values))
         self.step += 1
-        # a card is not waited for: while it works on this step, the loss of the one before is read
+        # do not wait for a GPU: while it works on this step, the loss of the step before is read
         self.read_losses(1 if kind == "cuda" else 0)
 
     def read_losses(self, leave: int) -> None:
@@ -356,15 +357,15 @@ class _Fitting:
         return value
 
     def out_of_patience(self) -> bool:
-        """Whether the last dev runs, so many as patience has, were no better than one before them. How many
-        there were follows from the step, so that a run that goes on need not remember."""
+        """Whether none of the last `patience` dev runs was better than an earlier one. Their number follows
+        from the step, so it is not saved for a resumed run."""
         patience, every = self.settings.patience, self.every
         if patience is None or every is None:
             return False
         since = 0
         if self.processes.first and self.best_step is not None:
             since = self.step // every - self.best_step // every
-        # the first process alone has measured, and all have to stop
+        # only the first process has measured, but all must stop
         told = torch.tensor([float(since >= patience)], device=self.task.device)
         return bool(self.processes.mean(told).item() > 0)
 
@@ -376,12 +377,12 @@ class _Fitting:
 
 
 class _Unread:
-    """A step's loss and norm on their way from the device."""
+    """A step's loss and norm, in transfer from the device."""
 
     def __init__(self, step: int, parts: Sequence[Part], values: Tensor) -> None:
         self.step, self.parts = step, parts
-        # sent now and waited for by an event of its own: to ask the card for the values later would mean to
-        # wait for all that it has been given until then, and to leave it idle
+        # sent now, with a separate event to wait for: a later request would wait for all work that the GPU
+        # has received until then, and leave it idle
         self._values = values.to("cpu", non_blocking=values.is_cuda)
         self._sent: torch.cuda.Event | None = None
         if values.is_cuda:
@@ -395,12 +396,12 @@ class _Unread:
 
 
 def _mixed(seed: int, step: int, rank: int) -> int:
-    """One number of three, so that no two steps or processes draw alike."""
+    """Combine three numbers into a seed, so that all steps and processes draw different numbers."""
     return int(xxhash.xxh3_64_intdigest(f"{seed} {step} {rank}".encode())) >> 1
 
 
 def _ahead(made: Iterator[Sequence[Part]]) -> Iterator[Sequence[Part]]:
-    """What an iterator gives, made in a thread while what it gave before is used."""
+    """The items of an iterator, each made in a thread while earlier ones are used."""
     with ThreadPoolExecutor(1) as pool:
         waiting: deque[Future[Sequence[Part] | None]] = deque(
             pool.submit(next, made, None) for _ in range(_AHEAD)

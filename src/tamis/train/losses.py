@@ -1,13 +1,13 @@
-"""Losses: pure functions of scores and labels. What made the scores is none of their business.
+"""Losses: pure functions of scores and labels, independent of the model that made the scores.
 
-A score s is a margin: a model's logit, or with two labels the second logit less the first, so that
-sigmoid(s) is P(relevant). Lists of scores lie end to end: those of group g are
-`scores[offsets[g] : offsets[g + 1]]`. Nothing is padded, and nothing is done group by group. `offsets` may
-lie on any device; on the processor it is also checked, which on a card would mean to wait for it.
+A score s is a margin: a model's logit, or with two labels the second logit minus the first, so that
+sigmoid(s) is P(relevant). Lists of scores are concatenated: those of group g are
+`scores[offsets[g] : offsets[g + 1]]`. There is no padding, and no loop over groups. `offsets` may be on any
+device; on the CPU it is also checked, which on a GPU would mean to wait for it.
 
 Each loss is a mean over the examples, pairs or groups. A weight multiplies its loss before the mean, which
-divides by their number and not by the sum of the weights: a batch of small weights is meant to count less
-(the curriculum of MacAvaney et al. 2020). Scores of half precision are summed in single precision.
+divides by their number, not by the sum of the weights: a batch of small weights counts less, as intended
+(the curriculum of MacAvaney et al. 2020). Scores in half precision are summed in single precision.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tamis.base.errors import InputError
 
 
 def pointwise(margins: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Cross-entropy of each text by itself, monoBERT's loss (Eq. 15):
+    """Cross-entropy of each text separately, monoBERT's loss (Eq. 15):
 
         L = - sum over j in Jpos of log s_j - sum over j in Jneg of log(1 - s_j),    s_j = sigmoid(margin_j)
 
@@ -48,7 +48,7 @@ def duo(margins: Tensor, first_is_better: Tensor, weights: Tensor | None = None)
         L = - sum over i in Jpos, j in Jneg of log p_ij - sum over i in Jneg, j in Jpos of log(1 - p_ij)
 
     with p_ij = sigmoid(margin) the probability that the first text, i, beats the second, j. `first_is_better`
-    is true or false, or the probability that a teacher gives it.
+    is true or false, or a teacher's probability.
 
     >>> round(duo(torch.tensor([2.0, -2.0]), torch.tensor([True, False])).item(), 4)
     0.1269
@@ -57,7 +57,7 @@ def duo(margins: Tensor, first_is_better: Tensor, weights: Tensor | None = None)
 
 
 def mse(student: Tensor, teacher: Tensor, weights: Tensor | None = None) -> Tensor:
-    """The student's scores should be the teacher's:
+    """Squared error between the student's and the teacher's scores:
 
         L = (s - t)^2
 
@@ -77,12 +77,12 @@ def logit_mse_ce(
     alpha: float,
     weights: Tensor | None = None,
 ) -> Tensor:
-    """A student between the labels and its teacher (Eq. 39):
+    """A student's loss on both the labels and its teacher (Eq. 39):
 
         L = alpha * L_CE + (1 - alpha) * ||r_t - r_s||^2
 
-    with r the logits of teacher and student: one number an example, or a row of one or two. The square is
-    summed over a row; L_CE is Eq. 15 of one logit, and the softmax's cross-entropy of two.
+    with r the logits of teacher and student: one number per example, or a row of one or two. The square is
+    summed over a row; L_CE is Eq. 15 for one logit, and the cross-entropy of the softmax for two.
 
     >>> student, teacher = torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 2.0]])
     >>> round(logit_mse_ce(student, teacher, torch.tensor([1]), alpha=0.5).item(), 4)
@@ -129,13 +129,13 @@ def margin_mse(
     pairs: Tensor | None = None,
     weights: Tensor | None = None,
 ) -> Tensor:
-    """The student's differences between texts should be the teacher's (Hofstätter et al. 2020):
+    """Squared error between the student's and the teacher's differences of texts (Hofstätter et al. 2020):
 
         L = mean over pairs (i, j) of ((s_i - s_j) - (t_i - t_j))^2
 
-    Give `pairs`, rows (i, j) of places in the scores, or `offsets` for all pairs of each group. With e = s
-    - t and m its mean in a group of n, the mean over all its pairs is 2 / (n - 1) * sum of (e_i - m)^2, so
-    that no pair is ever formed. A group of one text has no pair and does not count.
+    Pass `pairs`, rows (i, j) of positions in the scores, or `offsets` for all pairs of each group. With
+    e = s - t and m its mean in a group of n, the mean over all its pairs is 2 / (n - 1) * sum of (e_i - m)^2,
+    so pairs are never formed. A group of one text has no pairs and does not count.
 
     >>> student, teacher = torch.tensor([1.0, 0.0, 0.0]), torch.tensor([3.0, 0.0, 0.0])
     >>> round(margin_mse(student, teacher, offsets=torch.tensor([0, 3])).item(), 4)
@@ -165,13 +165,13 @@ def margin_mse(
 
 
 def list_scores(margins: Tensor, pairs: Tensor, texts: int) -> Tensor:
-    """What a pairwise model thinks of each text of a list, for the losses over lists: the mean of its margins
-    against the others, in both orders,
+    """The scores of a list's texts by a pairwise model, for the losses over lists: the mean of a text's
+    margins against the others, in both orders,
 
         s_i = sum over j of (m_ij - m_ji) / (2 (n - 1))
 
-    `pairs` are rows (i, j) of places, with all n (n - 1) ordered pairs of each list. If m_ij is t_i - t_j for
-    some t, then differences of s are those of t times n / (n - 1).
+    `pairs` are rows (i, j) of positions, with all n (n - 1) ordered pairs of each list. If m_ij is t_i - t_j
+    for some t, then the differences of s are those of t times n / (n - 1).
 
     >>> pairs = torch.tensor([[0, 1], [1, 0]])
     >>> list_scores(torch.tensor([3.0, -1.0]), pairs, 2).tolist()
@@ -185,13 +185,13 @@ def list_scores(margins: Tensor, pairs: Tensor, texts: int) -> Tensor:
 
 
 def softmax(scores: Tensor, labels: Tensor, offsets: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Cross-entropy over each group: how much of the softmax's mass its relevant texts have,
+    """Cross-entropy over each group, of the softmax's mass on its relevant texts,
 
         L = - log( sum over positives of exp(s_i) / sum over the group of exp(s_j) )
 
-    With one positive a group, and negatives from the candidates, this is the localised contrastive estimation
-    of Gao et al. 2021. A group without a positive says nothing and does not count; if none has one the loss
-    is 0.
+    With one positive per group, and negatives from the candidates, this is the localised contrastive
+    estimation of Gao et al. 2021. A group without a positive does not count; if there is no positive at all
+    the loss is 0.
 
     >>> scores, offsets = torch.tensor([0.0, 0.0, 0.0, 5.0]), torch.tensor([0, 3, 4])
     >>> labels = torch.tensor([1.0, 0.0, 0.0, 0.0])
@@ -203,7 +203,7 @@ def softmax(scores: Tensor, labels: Tensor, offsets: Tensor, weights: Tensor | N
     groups = _groups(logits, offsets)
     relevant = labels > 0
     whole = _log_sums(logits, groups)
-    # masked before exp: a negative far above every positive would overflow, and inf * 0 is not a number
+    # masked before exp: a negative far above every positive would overflow, and inf * 0 is NaN
     positive = _log_sums(logits.masked_fill(~relevant, -torch.inf), groups)
     has_positive = _sums(relevant.to(logits.dtype), groups) > 0
     return _mean(torch.where(has_positive, whole - positive, 0.0), weights, counted=has_positive)
@@ -214,9 +214,9 @@ def listwise(scores: Tensor, labels: Tensor, offsets: Tensor, weights: Tensor | 
 
         L = - sum of w_i y_i log p_i,    p_i = exp(t_i) / sum over the group of exp(t_j)
 
-    y_i is the label, a grade if need be, and w_i a weight of its text (1): where labels are clicks, the
-    inverse of the propensity to look at its place. Unlike `softmax`, each of several positives is wanted on
-    top; with one positive the two are the same. A group without a positive does not count.
+    y_i is the label, which may be a grade, and w_i a weight of its text, by default 1: if labels are clicks,
+    the inverse of the propensity of its position. Unlike in `softmax`, each of several positives must have a
+    high score; with one positive the two losses are equal. A group without a positive does not count.
 
     >>> scores, offsets = torch.tensor([0.0, 0.0, 5.0]), torch.tensor([0, 2, 3])
     >>> round(listwise(scores, torch.tensor([1.0, 1.0, 0.0]), offsets).item(), 4)  # 2 log 2
@@ -245,8 +245,8 @@ def kl(
 
         L = sum of p_i * (log p_i - log q_i),    p = softmax(t / temperature), q = softmax(s)
 
-    Only the teacher's scores are divided: theirs may be cosines, z-scores or logits, while the student finds
-    a scale of its own. A temperature under 1 sharpens the teacher.
+    Only the teacher's scores are divided: they may be cosines, z-scores or logits, while the student learns
+    its own scale. A temperature below 1 sharpens the teacher's distribution.
 
     >>> student, teacher = torch.tensor([0.0, 0.0]), torch.tensor([1.0, 0.0])
     >>> round(kl(student, teacher, torch.tensor([0, 2])).item(), 4)
@@ -263,7 +263,7 @@ def kl(
     return _mean(_sums(log_p.exp() * (log_p - log_q), groups), weights)
 
 
-# -- groups laid end to end
+# -- concatenated groups
 # ------------------------------------------------------------------------------------------------------------
 
 
@@ -286,7 +286,7 @@ def _groups(scores: Tensor, offsets: Tensor) -> _Groups:
             raise InputError("a group without a text", remedy="leave it out")
     sizes = offsets.to(scores.device).diff()
     numbers = torch.arange(count, device=scores.device)
-    # told its size, a card need not be waited for
+    # with the size known, there is no wait for a GPU
     return _Groups(torch.repeat_interleave(numbers, sizes, output_size=len(scores)), sizes)
 
 
@@ -295,7 +295,7 @@ def _sums(values: Tensor, groups: _Groups) -> Tensor:
 
 
 def _log_sums(values: Tensor, groups: _Groups) -> Tensor:
-    """log of the sum of exp(values) of each group; 0 of a group whose values are all -inf."""
+    """log of the sum of exp(values) of each group; 0 for a group whose values are all -inf."""
     lowest = torch.full((len(groups.sizes),), -torch.inf, dtype=values.dtype, device=values.device)
     largest = lowest.scatter_reduce(0, groups.members, values.detach(), "amax")
     largest = torch.where(largest == -torch.inf, 0.0, largest)
@@ -308,7 +308,7 @@ def _log_sums(values: Tensor, groups: _Groups) -> Tensor:
 
 
 def _mean(losses: Tensor, weights: Tensor | None, counted: Tensor | None = None) -> Tensor:
-    """The mean of the weighted losses; where only some are counted, the others are zeros."""
+    """The mean of the weighted losses; if only some are counted, the others are zero."""
     if not len(losses):
         raise _empty()
     if weights is not None:

@@ -1,5 +1,5 @@
-"""The weights of a linear model, by coordinate ascent on the measure itself (Metzler & Croft 2007): one
-weight is changed at a time, as long as the measure of the training queries grows."""
+"""Learn the weights of a linear model by coordinate ascent on the measure itself (Metzler & Croft 2007): one
+weight is changed at a time, as long as the measure on the training queries increases."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from tamis.core.runtime import Runtime
     from tamis.index.index import Index
 
-STEPS = tuple(sign * 0.05 * 2**i for i in range(7) for sign in (1, -1))  # of a weight, where all sum to 1
-LEAST_GAIN = 1e-3  # of a round through all weights, or it was the last
+STEPS = tuple(sign * 0.05 * 2**i for i in range(7) for sign in (1, -1))  # of a weight; all weights sum to 1
+LEAST_GAIN = 1e-3  # of a round through all weights; with less, it is the last round
 DIGITS = 4
 
 
@@ -44,11 +44,12 @@ def train_ltr(
     restarts: int = 5,
     runtime: Runtime | None = None,
 ) -> LinearModel:
-    """The linear model that orders the candidates of the judged queries best.
+    """Train the linear model that orders the candidates of the judged queries best.
 
     `features` are expressions of stages (`"ql"`, `"bm25 >> rm3"`) and the names of `tamis.rank.ltr_features`;
-    all but `score` and stages without a search need the `index`. The ascent begins with equal weights, then
-    `restarts` times with random ones; the best is kept. Never train on the queries that you report on.
+    all but `score` and stages without a search need the `index`. The ascent starts with equal weights, then
+    `restarts` times with random ones; the best result is kept. Never train on the queries that you report
+    results for.
 
     >>> import tempfile
     >>> from tamis import Document, Index, Query
@@ -65,7 +66,7 @@ def train_ltr(
     lists = _lists(candidates, qrels, list(built.values()), index, normalise)
     objective = _objective(parsed, lists)
     weights, _ = coordinate_ascent(objective, len(built), seed=seed, restarts=restarts)
-    rounded = weights.round(DIGITS)  # for whoever reads them; what is reported is theirs
+    rounded = weights.round(DIGITS)  # for readability; the reported measure is that of rounded weights
     return LinearModel(
         dict(zip(built, rounded.tolist(), strict=True)),
         normalise,
@@ -79,8 +80,8 @@ def train_ltr(
 def coordinate_ascent(
     value: Callable[[Array], float], size: int, *, seed: int = 0, restarts: int = 5
 ) -> tuple[Array, float]:
-    """The weights, whose absolute values sum to 1, with the largest value that was found. Of equal ones the
-    first, so that a feature which says nothing changes nothing.
+    """The weights with the largest value found; their absolute values sum to 1. Of equal ones the first are
+    taken, so that a useless feature changes nothing.
 
     >>> target = np.array([0.7, -0.3])
     >>> weights, value = coordinate_ascent(lambda w: -float(np.abs(w - target).sum()), 2)
@@ -123,7 +124,7 @@ def _along(weights: Array, place: int) -> list[Array]:
     return tried
 
 
-# -- what is measured
+# -- the objective
 # ------------------------------------------------------------------------------------------------------------
 
 
@@ -140,7 +141,7 @@ class _List:
 def built_features(
     names: Sequence[str], index: Index | None, runtime: Runtime | None, stage: str = "ltr"
 ) -> dict[str, Feature]:
-    """The features by the names that they have in an expression, ready to be asked.
+    """The features, ready to use, by their names in an expression.
 
     >>> list(built_features(["score", "normalise(how=z)"], None, None))
     ['score', 'normalise(how=z)']
@@ -165,7 +166,7 @@ def built_features(
 
 
 def trainable(candidates: Mapping[str, Ranking], qrels: Qrels) -> list[str]:
-    """The queries to learn from: one without a relevant document counts nowhere.
+    """The queries to learn from: those with a relevant document.
 
     >>> from tamis.base.documents import Query
     >>> trainable({"q1": Ranking(Query("q1", "")), "q2": Ranking(Query("q2", ""))}, {"q2": {"d": 1}})
@@ -203,7 +204,7 @@ def _lists(
 def _objective(measure: Any, lists: Sequence[_List]) -> Callable[[Array], float]:
     """The measure of the training queries as a function of the weights."""
     compute = formula(measure)
-    # the lists end to end: what numpy costs for each call is more than what a list costs
+    # the lists are concatenated: a call of numpy costs more than one list
     together = [np.concatenate(column) for column in zip(*(each.columns for each in lists), strict=True)]
     offsets = np.cumsum([len(each.ranking) for each in lists])[:-1]
 

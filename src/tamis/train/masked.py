@@ -1,11 +1,11 @@
 """Batches for masked language modelling and next sentence prediction (Devlin et al. 2019, §3.1 and A.2).
 
-An input is `[CLS] A [SEP] B [SEP]`: two runs of whole sentences of the corpus. Half the time B is what
-follows A, else it is from another document. 15 % of the tokens are chosen to be predicted: of these 80 % are
-read as [MASK], 10 % as any token, 10 % as they are.
+An input is `[CLS] A [SEP] B [SEP]`: two sequences of whole sentences of the corpus. Half the time B is the
+text that follows A, else it is from another document. 15 % of the tokens are chosen for prediction: 80 % of
+these are replaced by [MASK], 10 % by a random token, and 10 % are unchanged.
 
-Nothing is kept from batch to batch: the n-th depends on the corpus, the seed and n alone, so training can go
-on anywhere, and a text is masked otherwise whenever it comes by again.
+No state is kept between batches: the n-th depends only on the corpus, the seed and n, so training can resume
+anywhere, and a text is masked differently each time.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from tamis.models.templates import Inputs, Tokenised
 from tamis.models.tokenizer import Tokenizer
 
 RATE = 0.15  # of the tokens are predicted
-SHORT = 0.1  # of the inputs are shorter than they could be, so that short ones are known too
-SHOWN = (0.8, 0.1)  # of the chosen tokens are read as [MASK], as any token; the others as they are
-_SHORTEST = 2  # tokens, one a segment
+SHORT = 0.1  # of the inputs are shorter than possible, so that short ones are learned too
+SHOWN = (0.8, 0.1)  # of the chosen tokens become [MASK] or a random token; the others are unchanged
+_SHORTEST = 2  # tokens, one per segment
 LEAST = _SHORTEST + 3  # tokens of an input, special ones included
 _AT_ONCE = 1000  # documents tokenised together
 _MASKS = ("[MASK]", "<mask>")
@@ -50,14 +50,14 @@ class Sentences:
 
     @property
     def fingerprint(self) -> str:
-        """Changes with the texts."""
+        """A fingerprint of the texts."""
         return digest(self.tokens.ids, self.tokens.offsets, self.documents)
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The tokens that masking needs to know. `special` ones are never masked, and never drawn to stand for
-    another."""
+    """The tokens that masking needs to know. `special` tokens are never masked, and never drawn as
+    replacements."""
 
     size: int
     cls: int
@@ -68,15 +68,15 @@ class Vocabulary:
 
 @dataclass(frozen=True, slots=True)
 class MaskedBatch:
-    """Inputs as the model reads them, what it should have read, and where segments do not belong together."""
+    """Inputs for the model, the original tokens, and which inputs have unrelated segments."""
 
     inputs: Inputs
-    positions: Array  # int64[m]: the chosen tokens' places in inputs.ids
-    tokens: Array  # int64[m]: what stood there
+    positions: Array  # int64[m]: the positions of the chosen tokens in inputs.ids
+    tokens: Array  # int64[m]: the original tokens there
     is_random: Array  # int64[n]: 1 where B is from another document, else 0, as in Devlin et al.'s code
 
     def take(self, examples: Array) -> MaskedBatch:
-        """Those inputs, in that order.
+        """The inputs with these numbers, in this order.
 
         >>> inputs = Inputs(np.array([1, 7, 2, 1, 8, 9]), np.zeros(6), np.array([0, 3, 6]))
         >>> batch = MaskedBatch(inputs, np.array([1, 4, 5]), np.array([70, 80, 90]), np.array([0, 1]))
@@ -92,8 +92,8 @@ class MaskedBatch:
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of a text, roughly: they end at . ! or ? before a blank, and at line ends. What is one
-    sentence is cut in the middle, between words, so that there is a next one to predict.
+    """The approximate sentences of a text: they end at . ! or ? before a blank, and at line ends. A text of a
+    single sentence is cut in the middle, between words, so that there is a next one to predict.
 
     >>> split_sentences("Tamis\\nA sieve. For cooks!")
     ['Tamis', 'A sieve.', 'For cooks!']
@@ -109,14 +109,14 @@ def split_sentences(text: str) -> list[str]:
 
 
 def read_sentences(documents: Iterable[Document], tokenizer: Tokenizer) -> Sentences:
-    """A corpus, tokenised. Documents of less than two words are left out."""
+    """Read and tokenise a corpus. Documents of less than two words are left out."""
     parts, counts = [], [0]
     remaining = iter(documents)
     while some := list(islice(remaining, _AT_ONCE)):
         texts = [split_sentences(document.contents) for document in some]
         tokens = tokenizer.encode([sentence for sentences in texts for sentence in sentences])
         owner = np.repeat(np.arange(len(texts)), [len(sentences) for sentences in texts])
-        owner = owner[tokens.lengths > 0]  # a sentence can be all of control characters
+        owner = owner[tokens.lengths > 0]  # a sentence may have only control characters
         sizes = np.bincount(owner, minlength=len(texts))
         kept = np.flatnonzero(tokens.lengths > 0)[sizes[owner] > 1]
         parts.append(tokens.take(kept))
@@ -128,7 +128,7 @@ def read_sentences(documents: Iterable[Document], tokenizer: Tokenizer) -> Sente
 
 
 def read_vocabulary(tokenizer: Tokenizer) -> Vocabulary:
-    """The special tokens of a model's tokenizer.json, [MASK] among them."""
+    """The special tokens of a model's tokenizer.json, including [MASK]."""
     path = Path(tokenizer.folder) / TOKENIZER
     added = {token["content"]: int(token["id"]) for token in read_raw_config(path).get("added_tokens", [])}
     mask = next((added[name] for name in _MASKS if name in added), None)
@@ -140,7 +140,7 @@ def read_vocabulary(tokenizer: Tokenizer) -> Vocabulary:
 
 
 def digest(*arrays: Array) -> str:
-    """Changes with any value or length.
+    """A digest of all values and lengths.
 
     >>> digest(np.array([1]), np.array([2])) == digest(np.array([1, 2]), np.zeros(0, int))
     False
@@ -162,8 +162,8 @@ def masked_batch(
     number: int,
     segment_types: int = 2,
 ) -> MaskedBatch:
-    """The batch with this number: `size` inputs of at most `length` tokens. A model of one segment type
-    reads B as it reads A.
+    """The batch with this number: `size` inputs of at most `length` tokens. For a model with one segment
+    type, B has the segment of A.
 
     >>> corpus = Sentences(Tokenised.of([[7, 8], [9], [10, 11], [12]]), np.array([0, 2, 4]))
     >>> vocabulary = Vocabulary(size=13, cls=1, sep=2, mask=3, special=(0, 1, 2, 3))
@@ -186,11 +186,11 @@ def masked_batch(
 def next_sentence_pair(
     corpus: Sentences, generator: np.random.Generator, room: int, is_random: bool
 ) -> tuple[Array, Array]:
-    """Two segments of at most `room` tokens together: sentences of a document and those that follow, or those
+    """Two segments of at most `room` tokens together: sentences of a document, and those that follow or those
     of another document.
 
-    Every sentence but a document's last is as likely as any to begin the first segment, whatever comes
-    second, so that the first alone tells nothing.
+    All sentences except the last of a document are equally likely to begin the first segment, whatever the
+    second is, so that the first segment alone gives no hint.
 
     >>> corpus = Sentences(Tokenised.of([[7, 8], [9], [10, 11], [12]]), np.array([0, 2, 4]))
     >>> first, second = next_sentence_pair(corpus, np.random.default_rng(0), 9, is_random=False)
@@ -201,7 +201,7 @@ def next_sentence_pair(
     if generator.random() < SHORT:
         room = int(generator.integers(_SHORTEST, room + 1))
     start = after = 0
-    while start + 1 >= after:  # until one is met that another follows: at least half of them
+    while start + 1 >= after:  # until a sentence is drawn that another one follows: at least half do
         start = int(generator.integers(documents[-1]))
         own, after = _document(documents, start)
     stop = max(_reaching(offsets, start, room, after), start + 2)
@@ -209,15 +209,15 @@ def next_sentence_pair(
     first, second = ids[offsets[start] : offsets[cut]], ids[offsets[cut] : offsets[stop]]
     if is_random:
         other = int(generator.integers(documents[-1] - (after - own)))
-        other += (after - own) * (other >= own)  # all sentences but this document's
+        other += (after - own) * (other >= own)  # all sentences except those of this document
         _, end = _document(documents, other)
         second = ids[offsets[other] : offsets[_reaching(offsets, other, max(room - len(first), 1), end)]]
     return fitted(first, second, room)
 
 
 def fitted(first: Array, second: Array, room: int) -> tuple[Array, Array]:
-    """Two segments cut to `room` tokens, the longer one before the shorter. The first loses its beginning and
-    the second its end, so that they meet where they met.
+    """Cut two segments to `room` tokens, the longer one first. The first segment loses its beginning and the
+    second its end, so that they stay adjacent.
 
     >>> [part.tolist() for part in fitted(np.array([1, 2, 3, 4]), np.array([5, 6, 7]), 4)]
     [[3, 4], [5, 6]]
@@ -232,8 +232,8 @@ def fitted(first: Array, second: Array, room: int) -> tuple[Array, Array]:
 def mask_tokens(
     ids: Array, offsets: Array, vocabulary: Vocabulary, generator: np.random.Generator, rate: float = RATE
 ) -> tuple[Array, Array]:
-    """Inputs with some tokens masked, and where. Of each input's n tokens that are not special,
-    max(1, round(rate n)) are chosen, all sets of them alike.
+    """Inputs with some tokens masked, and their positions. Of the n tokens of an input that are not special,
+    max(1, round(rate n)) are chosen, uniformly at random.
 
     >>> vocabulary = Vocabulary(size=99, cls=1, sep=2, mask=3, special=(0, 1, 2, 3))
     >>> ids, offsets = np.array([1, *range(10, 30), 2, 1, 40, 2]), np.array([0, 22, 25])
@@ -259,14 +259,14 @@ def mask_tokens(
 
 
 def _document(documents: Array, sentence: int) -> tuple[int, int]:
-    """Where the document of a sentence begins and ends."""
+    """The offsets at which the document of a sentence begins and ends."""
     number = int(np.searchsorted(documents, sentence, side="right"))
     return int(documents[number - 1]), int(documents[number])
 
 
 def _reaching(offsets: Array, start: int, tokens: int, after: int) -> int:
-    """The sentence before which at least so many tokens lie, counted from `start`, but none beyond `after`;
-    at least one sentence is between."""
+    """The end of a range of sentences from `start` with at least `tokens` tokens, but not beyond `after`; it
+    has at least one sentence."""
     return max(min(int(np.searchsorted(offsets, offsets[start] + tokens)), after), start + 1)
 
 

@@ -1,17 +1,17 @@
-"""A narrower and shallower student: another model's table of words in fewer dimensions, under new layers.
+"""A narrower and shallower student: another model's word embeddings in fewer dimensions, under new layers.
 
-Layers of another width cannot be copied, but what a model knows of words can: its word, position and segment
-vectors are projected on the directions along which its words differ most. The layers and the head are drawn,
-but so that the student can compare words from the first step on, where two layers drawn as BERT's are would
-need millions of examples to find that they have to:
+Layers of another width cannot be copied, but a model's embeddings can: its word, position and segment vectors
+are projected on the directions along which its words differ most. The layers and the head are drawn at
+random, but so that the student can compare words from the first step; two layers initialised as BERT's would
+need millions of examples to learn this:
 
-- The weights of query and key begin alike, as one orthogonal matrix, so that a token looks at equal and
+- The weights of query and key start as the same orthogonal matrix, so that a token attends to equal and
   similar tokens (a form of the mimetic initialisation of Trockman & Kolter 2023).
-- The vectors of the two segments, of which the projection leaves almost nothing, begin far apart. A word of
-  the query that the text has too then sees both segments, and one that it has not sees its own alone.
-- All other weights keep the size of what goes through them: their deviation is 1 / sqrt(inputs).
+- The vectors of the two segments, which the projection reduces to almost nothing, start far apart. A word of
+  the query that is also in the text then attends to both segments, another word only to its own.
+- All other weights preserve the size of their inputs: their standard deviation is 1 / sqrt(inputs).
 
-It is a plain BERT, which any library loads.
+The result is a plain BERT, which any library loads.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tamis.train.factorise import principal_axes
 from tamis.train.scratch import from_scratch
 
 _TABLES = ("embeddings.word", "embeddings.position", "embeddings.segment")
-_LOOK = 5.0  # the attention score of two equal tokens, where that of unlike ones is near 0
+_LOOK = 5.0  # the attention score of two equal tokens; that of different ones is near 0
 
 
 def narrowed(
@@ -44,9 +44,8 @@ def narrowed(
     positions: int | None = None,
     seed: int = 0,
 ) -> Checkpoint:
-    """A BERT of these sizes with the checkpoint's tokenizer and its tables of embeddings, projected. With
-    `positions` it reads no more tokens than that: what is to be learned from short texts has no use for the
-    positions behind them."""
+    """A BERT of these sizes with the checkpoint's tokenizer and its projected embeddings. With `positions` it
+    reads at most that many tokens: for training on short texts, further positions are useless."""
     config = checkpoint.config
     if config.family != "bert" or not 1 <= hidden < config.hidden:
         raise InputError(
@@ -89,15 +88,15 @@ def narrowed(
 
 
 def _sized(values: Array) -> Array:
-    """A drawn matrix whose products are as large as what goes into them."""
+    """Scale a drawn matrix so that its products are as large as its inputs."""
     if values.ndim < 2:
         return values
     return _float32(values / values.std() / math.sqrt(values.shape[1]))
 
 
 def _comparing(layers: int, hidden: int, head_size: int, rng: np.random.Generator) -> dict[str, Array]:
-    """Query and key weights: of normalised vectors, whose squares sum to `hidden`, a head sees `head_size`,
-    and divides by its square root."""
+    """Query and key weights. The squares of normalised vectors sum to `hidden`; a head sees `head_size` of
+    it, and divides by the square root of `head_size`."""
     found: dict[str, Array] = {}
     for layer in range(layers):
         orthogonal, _ = np.linalg.qr(rng.normal(size=(hidden, hidden)))
@@ -107,7 +106,7 @@ def _comparing(layers: int, hidden: int, head_size: int, rng: np.random.Generato
 
 
 def _apart(tensors: Mapping[str, Array], rng: np.random.Generator) -> Array:
-    """The segments' vectors, the first two moved to opposite sides by the length of a word's."""
+    """The segments' vectors; the first two are moved to opposite sides by the length of a word vector."""
     words, segments = tensors["embeddings.word"], tensors["embeddings.segment"].copy()
     direction = rng.normal(size=words.shape[1])
     step = direction / np.linalg.norm(direction) * np.linalg.norm(words, axis=1).mean()

@@ -1,5 +1,5 @@
-"""What training makes small: an objective gives its n-th batch, and the loss of a batch. And how inputs reach
-a model."""
+"""What training minimises: an objective gives its n-th batch, and the loss of a batch. Also, how inputs are
+passed to a model."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ B = TypeVar("B")
 
 
 class Loss(NamedTuple):
-    """The number to differentiate, and the parts it is made of, for a log."""
+    """The loss to differentiate, and its parts, for a log."""
 
     total: Tensor
     parts: Mapping[str, Tensor]
 
 
 class Objective(nn.Module, Generic[B]):
-    """A model together with the data that it learns from. The n-th batch depends on the data, a seed and n
-    alone, and is made without a device, so that it can be made ahead. It is a module that gives a batch's
-    loss, so that torch can spread it over several devices."""
+    """A model together with its training data. The n-th batch depends only on the data, a seed and n, and is
+    made without a device, so that it can be made in advance. It is a module that returns a batch's loss, so
+    that torch can distribute it over several devices."""
 
     def batch(self, number: int) -> B:
         """The batch with this number."""
         raise NotImplementedError
 
     def lengths(self, batch: B) -> Array:
-        """How many tokens each example of a batch has."""
+        """The number of tokens of each example of a batch."""
         raise NotImplementedError
 
     def take(self, batch: B, examples: Array) -> B:
-        """Some examples of a batch, for a process or a device that has not all of it."""
+        """Some examples of a batch, for a process or a device that handles only a part."""
         raise NotImplementedError
 
     def loss(self, batch: B) -> Loss:
-        """What a batch tells, in training mode with dropout."""
+        """The loss of a batch, in training mode with dropout."""
         raise NotImplementedError
 
     def forward(self, batch: B) -> Tensor:
@@ -51,13 +51,13 @@ class Objective(nn.Module, Generic[B]):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are, and batches have to be."""
+        """The device of the weights, on which batches must be."""
         return next(self.parameters()).device
 
 
 class Together(Objective[tuple[Any, ...]]):
-    """Several objectives of one model, their losses summed, such as MLM and ROP. To be taken apart, their
-    batches must be of one size."""
+    """Several objectives of one model, such as MLM and ROP, with their losses summed. To be split, their
+    batches must have the same size."""
 
     def __init__(self, objectives: Sequence[Objective[Any]]) -> None:
         super().__init__()
@@ -83,8 +83,8 @@ class Together(Objective[tuple[Any, ...]]):
 
 
 def freeze_unreached(objective: Objective[B]) -> None:
-    """Leave out of training what the loss does not depend on, such as a head that it has no use for: several
-    processes would wait for its gradient for ever."""
+    """Freeze the parameters that the loss does not depend on, such as an unused head: several processes would
+    wait for their gradients forever."""
     objective.eval()  # dropout would draw random numbers
     batch = objective.take(objective.batch(0), np.arange(1))
     parameters = [each for each in objective.parameters() if each.requires_grad]
@@ -94,8 +94,8 @@ def freeze_unreached(objective: Objective[B]) -> None:
 
 
 def final_states(encoder: Encoder, inputs: Inputs, device: torch.device) -> Tensor:
-    """What the last layer makes of each token, [T, H], in the inputs' order: packed where a card computes in
-    half precision, for which alone there is a kernel, else padded."""
+    """The last layer's states of all tokens, [T, H], in the inputs' order: packed if a GPU computes in half
+    precision, the only case with a kernel, else padded."""
     if device.type == "cuda" and torch.is_autocast_enabled("cuda"):
         return packed_states(encoder, inputs, device)
     ids, segments, lengths = padded(inputs, device)
@@ -104,12 +104,12 @@ def final_states(encoder: Encoder, inputs: Inputs, device: torch.device) -> Tens
 
 
 def packed_states(encoder: Encoder, inputs: Inputs, device: torch.device) -> Tensor:
-    """The same without padding, whatever the device."""
+    """The same without padding, on any device."""
     return encoder.packed_hidden_states(*packed(inputs, device))[-1]
 
 
 def margins(logits: Tensor) -> Tensor:
-    """One number an input: its logit, or with two labels the second less the first.
+    """One number per input: its logit, or with two labels the second minus the first.
 
     >>> margins(torch.tensor([[1.0, 3.0]])).tolist(), margins(torch.tensor([[1.0]])).tolist()
     ([2.0], [1.0])

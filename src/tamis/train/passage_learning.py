@@ -1,4 +1,4 @@
-"""How MaxP and PCGM learn: what they do beside or in place of scoring documents."""
+"""How MaxP and PCGM learn: what they add to or use instead of scores of documents."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _BY_ITSELF = ("pointwise", "logit_mse_ce")  # losses that compare no document wi
 
 
 class MaxPLearning(DocumentLearning):
-    """Passages are scored one by one: each has its document's label, the first of a document is always kept
-    and the others with a small probability, and the passages that are kept of a group's documents are
-    compared in rounds, at random."""
+    """Passages are scored one by one, each with its document's label. The first passage of a document is
+    always kept, the others with a small probability, and the kept passages of a group's documents are
+    compared in random rounds."""
 
     def group_batch(self, group: Group, data: TrainingSet, made: Read, seed: int) -> DocumentBatch:
-        """Every passage that is kept, with its document's label. Each round has a passage of every document:
-        one that kept fewer than others has some again."""
-        # a loss that compares documents is given one passage of each at a time
+        """All kept passages, with their documents' labels. Each round has one passage of every document; a
+        document with fewer passages than others repeats some."""
+        # a loss that compares documents receives one passage of each per round
         in_rounds = self.recipe.loss.name not in _BY_ITSELF
         rng, keep = np.random.default_rng(seed), self.kind.settings.keep
         kept = (made.numbers == _FIRST) | (rng.random(len(made.numbers)) < keep)
@@ -63,7 +63,7 @@ class MaxPLearning(DocumentLearning):
 
 
 class PcgmLearning(DocumentLearning):
-    """The gains of passages are learned beside the labels of documents, where a recipe gives some."""
+    """The gains of passages are learned besides the labels of documents, if a recipe has gains."""
 
     def __init__(self, recipe: Recipe, start: Checkpoint) -> None:
         super().__init__(recipe, start)
@@ -92,7 +92,7 @@ class PcgmLearning(DocumentLearning):
         return batch if self.gains is None else replace(batch, gains=self._known(group, data, made))
 
     def check_gains(self, sets: Sequence[TrainingSet]) -> None:
-        """Before anything is learned: whether the gains are of these data, and of windows that there are."""
+        """Check, before training, that the gains belong to these data and to existing windows."""
         assert self.gains is not None
         found = False
         for data in sets:
@@ -125,8 +125,8 @@ class PcgmLearning(DocumentLearning):
         return found
 
     def _windows(self, data: TrainingSet, document: int, numbers: Array) -> float:
-        """How many a document has, of which some with these numbers are read: the last is always one of them,
-        unless a single one is read, or the document goes on behind what is kept of it."""
+        """The number of windows of a document, from the numbers of those that are read: the last is always
+        read, unless only one is read, or the document continues after the tokens that are kept."""
         offsets, lengths = data.documents.offsets, data.documents.lengths
         held = min(int(offsets[document + 1] - offsets[document]), self.settings.tokens)
         return np.inf if self.settings.passages < 2 or held < lengths[document] else int(numbers[-1]) + 1
@@ -137,7 +137,7 @@ def _places(names: Sequence[str], wanted: Collection[str]) -> dict[str, int]:
 
 
 def _asked(examples: Examples) -> set[str] | None:
-    """The queries that are learned from; None where that is not known."""
+    """The training queries; None if they are not known."""
     if examples.sets is None:
         return None
     return {query for data in examples.sets for query in data.query_ids}

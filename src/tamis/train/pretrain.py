@@ -1,10 +1,10 @@
 """Pretraining on a target corpus, TCP (Nogueira et al. 2019, §4.1): masked language modelling with next
-sentence prediction, and representative words prediction (Ma et al. 2021), alone or together. They need texts
-and no judgments. Start from a checkpoint (`load_pretraining`, `with_new_heads`) or from random weights
-(`tamis.train.scratch`).
+sentence prediction, and representative words prediction (Ma et al. 2021), alone or together. They need only
+texts, without judgments. Start from a checkpoint (`load_pretraining`, `with_new_heads`) or from random
+weights (`tamis.train.scratch`).
 
-For BERT models: next sentence prediction needs segments, and the heads are BERT's. What is saved is a folder
-that transformers reads as BertForPreTraining, and `load_checkpoint(folder, require_head=False)` as the start
+For BERT models: next sentence prediction needs segments, and the heads are BERT's. The saved folder can be
+read by transformers as BertForPreTraining, and by `load_checkpoint(folder, require_head=False)` as the start
 of a ranker.
 """
 
@@ -49,7 +49,7 @@ _DEVIATION = 0.02  # BERT's initializer_range
 
 
 class Heads(nn.Module):
-    """BERT's heads of pretraining: a token for each hidden state, and whether B follows A.
+    """BERT's pretraining heads: the token at each hidden state, and whether B follows A.
 
     >>> config = EncoderConfig("bert", vocabulary=9, hidden=8, layers=1, heads=2, feed_forward=16)
     >>> Heads(config, F.gelu).tokens(torch.zeros(3, 8), torch.zeros(9, 8)).shape
@@ -75,13 +75,13 @@ class Heads(nn.Module):
         return F.linear(self.norm(self.activation(self.dense(x))), words, self.bias)
 
     def is_random(self, pooled: Tensor) -> Tensor:
-        """Logits [B, 2]: the second segment follows the first, or is from elsewhere."""
+        """Logits [B, 2]: the second segment follows the first, or comes from another document."""
         return cast(Tensor, self.next(pooled))
 
 
 class PretrainingModel(nn.Module):
-    """An encoder with BERT's heads of pretraining beside its ranking head, whose first layer is the pooler of
-    next sentence prediction, as in BERT."""
+    """An encoder with BERT's pretraining heads besides its ranking head. The first layer of the ranking head
+    is also the pooler of next sentence prediction, as in BERT."""
 
     def __init__(self, encoder: Encoder, *, seed: int = 0) -> None:
         super().__init__()
@@ -95,11 +95,11 @@ class PretrainingModel(nn.Module):
         self.heads = Heads(config, cast(Layer, encoder.layers[0]).feed_forward.activation, seed=seed)
 
     def token_logits(self, states: Tensor) -> Tensor:
-        """What each hidden state [M, H] of the last layer takes its token for, [M, V]."""
+        """Logits [M, V] of the token at each hidden state [M, H] of the last layer."""
         return self.heads.tokens(states, self.encoder.embeddings.word)
 
     def next_logits(self, first: Tensor) -> Tensor:
-        """What the [CLS] states [B, H] say of the segments, [B, 2]: B follows A, B is from elsewhere."""
+        """Logits [B, 2] of the [CLS] states [B, H]: B follows A, or comes from another document."""
         head = self.encoder.head
         return self.heads.is_random(head.activation(head.dense(first)))
 
@@ -112,14 +112,14 @@ def with_new_heads(checkpoint: Checkpoint, seed: int = 0) -> PretrainingModel:
 def load_pretraining(
     name_or_folder: str | Path, revision: str | None = None, *, seed: int = 0
 ) -> tuple[Checkpoint, PretrainingModel]:
-    """A checkpoint and its model with the heads of pretraining that it holds. What of them is missing is
-    drawn from `seed`: few encoders are saved with them."""
+    """Load a checkpoint and its model with the stored pretraining heads. Missing ones are drawn from `seed`:
+    few encoders are saved with them."""
     checkpoint = load_checkpoint(name_or_folder, revision, require_head=False, seed=seed)
     return checkpoint, with_stored_heads(checkpoint, seed)
 
 
 def with_stored_heads(checkpoint: Checkpoint, seed: int = 0) -> PretrainingModel:
-    """A checkpoint's encoder with the heads of pretraining that its folder holds; see `load_pretraining`."""
+    """A checkpoint's encoder with the pretraining heads stored in its folder; see `load_pretraining`."""
     model = with_new_heads(checkpoint, seed)
     if checkpoint.raw_config.get("tie_word_embeddings", True) is not True:
         problem = "a decoder of its own in place of the word embeddings"
@@ -138,13 +138,13 @@ def with_stored_heads(checkpoint: Checkpoint, seed: int = 0) -> PretrainingModel
 def save_pretraining(
     model: PretrainingModel, checkpoint: Checkpoint, folder: str | Path, *, ranks: bool = False
 ) -> None:
-    """Write the model as a folder, with the tokenizer of the checkpoint that it started from. `ranks` says
-    that its ranking head is worth keeping: after ROP, which trains it, or if the checkpoint was a ranker."""
+    """Write the model as a folder, with the tokenizer of its start checkpoint. `ranks` means that its ranking
+    head is worth keeping: after ROP, which trains it, or if the checkpoint was a ranker."""
     folder, config = Path(folder), checkpoint.config
     tensors = model.encoder.tensors()
     save_checkpoint(replace(checkpoint, tensors=tensors), folder, ranks=ranks)
-    # Over the files just written, each of which is whole at any time: a kill between leaves a model without
-    # the heads of pretraining, not a broken one.
+    # Replaces files that were just written; each is complete at any time, so a kill in between leaves a model
+    # without the pretraining heads, not a broken one.
     names = hugging_face_names(config)
     written = {names[name]: tensor for name, tensor in tensors.items() if ranks or not is_output(name)}
     for name, tensor in model.heads.state_dict().items():
@@ -162,11 +162,12 @@ def _stored_heads(folder: Path) -> dict[str, StoredTensor]:
     return {ours: by_name[theirs] for ours, theirs in _NAMES.items() if theirs in by_name}
 
 
-# What the model learns.
+# The training objectives.
 
 
 def token_loss(model: PretrainingModel, states: Tensor, batch: MaskedBatch) -> Tensor:
-    """Cross-entropy of the chosen tokens, their mean over the batch; `states` are all tokens' [T, H]."""
+    """Cross-entropy of the chosen tokens, averaged over the batch; `states` [T, H] are those of all
+    tokens."""
     chosen = states[torch.from_numpy(batch.positions).to(states.device)]
     wanted = torch.from_numpy(batch.tokens).to(states.device)
     found = F.cross_entropy(model.token_logits(chosen).float(), wanted, reduction="sum")
@@ -174,14 +175,14 @@ def token_loss(model: PretrainingModel, states: Tensor, batch: MaskedBatch) -> T
 
 
 def next_sentence_loss(model: PretrainingModel, states: Tensor, batch: MaskedBatch) -> Tensor:
-    """Cross-entropy of whether B follows A, its mean over the batch."""
+    """Cross-entropy of whether B follows A, averaged over the batch."""
     first = states[torch.from_numpy(batch.inputs.offsets[:-1]).to(states.device)]
     wanted = torch.from_numpy(batch.is_random).to(states.device)
     return F.cross_entropy(model.next_logits(first).float(), wanted)
 
 
 class MaskedLanguageModelling(Objective[MaskedBatch]):
-    """MLM, and NSP unless told not: parts `mlm` and `nsp`, summed as in BERT."""
+    """MLM, by default with NSP: parts `mlm` and `nsp`, summed as in BERT."""
 
     def __init__(
         self,
@@ -227,8 +228,8 @@ class MaskedLanguageModelling(Objective[MaskedBatch]):
 
 
 class RepresentativeWords(Objective[Inputs]):
-    """ROP: the likelier of two sets of a document's words should score higher by 1; part `rop`. The score is
-    the ranking head's, so that what is learned of it stays."""
+    """ROP: the likelier of two sets of a document's words should score higher by 1; part `rop`. The score
+    comes from the ranking head, so that the trained head can be kept."""
 
     def __init__(
         self,
@@ -264,7 +265,7 @@ class RepresentativeWords(Objective[Inputs]):
         return batch.lengths[0::2] + batch.lengths[1::2]
 
     def take(self, batch: Inputs, examples: Array) -> Inputs:
-        """An example is a pair of sets."""
+        """Some examples; each is a pair of sets."""
         return batch.take(np.stack([2 * examples, 2 * examples + 1], axis=1).ravel())
 
     def loss(self, batch: Inputs) -> Loss:

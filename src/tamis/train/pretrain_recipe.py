@@ -1,4 +1,4 @@
-"""Recipes of pretraining: a TOML file as settings, a model for each table.
+"""Recipes of pretraining: a TOML file as settings, one settings class per table.
 
     base = "tcp"
 
@@ -8,7 +8,7 @@
     [data]
     corpus = ["corpus.jsonl"]
 
-See `tamis.train.recipe` for what a base is.
+`tamis.train.recipe` explains bases.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Length = Annotated[Count, Field(ge=LEAST)]
 
 
 class Random(Settings):
-    """Random weights instead of those of `start`, in its shape or in another."""
+    """Random weights instead of those of `start`, in the same shape or another."""
 
     layers: Count | None = None  # left out, these are as in `start`
     hidden: Count | None = None  # width of the hidden states
@@ -41,7 +41,7 @@ class Random(Settings):
 
 
 class Model(Settings):
-    """Where pretraining starts. Where its weights are random, `start` gives the tokenizer and the shape."""
+    """Where pretraining starts. With random weights, `start` gives only the tokenizer and the shape."""
 
     start: Text  # a bundled model, a folder or a name on the hub
     revision: Text | None = None  # of the hub
@@ -63,7 +63,7 @@ def require_corpus(corpus: tuple[str, ...], table: str) -> None:
 
 
 class Objective(Settings):
-    """What is learned: mlm, masked words; nsp beside it, whether a text follows another (Devlin et al. 2019);
+    """What is learned: mlm, masked words; nsp, with mlm, whether a text follows another (Devlin et al. 2019);
     rop, which words are typical of a text (Ma et al. 2021)."""
 
     learn: tuple[Literal["mlm", "nsp", "rop"], ...] = ("mlm", "nsp")  # which of these
@@ -81,7 +81,8 @@ class Objective(Settings):
 
 
 class PretrainRecipe(Settings):
-    """All that decides what is pretrained. A batch of [run] is so many inputs, of rop pairs of inputs.
+    """Everything that determines the pretrained model. A batch of [run] is counted in inputs, or for rop in
+    pairs of inputs.
 
     >>> recipe = PretrainRecipe(Model("my-encoder"), Data(("corpus.jsonl",)), Optimiser(steps=100))
     >>> recipe.objective.learn
@@ -93,7 +94,7 @@ class PretrainRecipe(Settings):
     optimiser: Optimiser
     objective: Objective = Objective()
     run: Run = Run()
-    about: str = ""  # a note, which changes nothing
+    about: str = ""  # a note without effect
 
     def model_post_init(self, _: object) -> None:
         require_steps(self.optimiser)
@@ -101,7 +102,7 @@ class PretrainRecipe(Settings):
 
 
 def require_steps(optimiser: Optimiser) -> None:
-    """A batch is drawn from anywhere in a corpus, so that there are no epochs."""
+    """Refuse epochs: a batch is drawn from anywhere in a corpus, so there are none."""
     if optimiser.steps is None:
         raise InputError(
             "[optimiser] has epochs, and a corpus is drawn from and not read through", remedy="give steps"
@@ -109,7 +110,7 @@ def require_steps(optimiser: Optimiser) -> None:
 
 
 def read_pretrain_recipe(path: str | Path) -> PretrainRecipe:
-    """The recipe of a file, on top of its base.
+    """Read a recipe file, merged over its base.
 
     >>> file = getfixture("tmp_path") / "mine.toml"
     >>> _ = file.write_text('''

@@ -41,7 +41,7 @@ def pretrain(
     resume: bool = False,
     watch: Watch | None = None,
 ) -> Result:
-    """Pretrain a model on a corpus and leave it in `out`: see `fit`. `tamis train` takes it as its start."""
+    """Pretrain a model on a corpus and write it to `out`: see `fit`. `tamis train` can start from it."""
     watch = watch or Watch()
     require_new(Path(out), resume)
     task = _task(recipe, own_device(device), watch)
@@ -112,11 +112,11 @@ def _representative(
     )
 
 
-# What distillation does too.
+# Also used by distillation.
 
 
 def load_or_draw(model: Model, random: Random | None, seed: int, *, forms: bool = False) -> Checkpoint:
-    """The checkpoint that training starts from, or random weights in its shape or in another; for `forms` see
+    """The checkpoint that training starts from, or random weights in its shape or another; for `forms` see
     `load_start`."""
     if random is None:
         return load_start(model, seed, forms=forms)
@@ -141,6 +141,6 @@ def with_dropout(checkpoint: Checkpoint, rate: float) -> Checkpoint:
 
 
 def read(corpus: tuple[str, ...], tokenizer: Tokenizer, watch: Watch) -> Sentences:
-    """A corpus, sentence by sentence."""
+    """Read the sentences of a corpus."""
     with watch.reading("the corpus", "documents") as advance:
         return read_sentences(open_corpus(corpus, advance), tokenizer)

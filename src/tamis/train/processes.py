@@ -1,4 +1,4 @@
-"""The processes of a training run: one, or as many as `torchrun` has started."""
+"""The processes of a training run: one, or as many as `torchrun` started."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-# How long one waits for the others. While the first ranks the dev run, or writes, they wait in their next
-# step, and torch would give up after 10 minutes on cards and 30 on processors. This is longer than any dev
-# run, and nothing is gained by less: when a process dies, torchrun ends the others.
+# How long a process waits for the others. While the first ranks the dev run, or writes, they wait in their
+# next step, and torch would give up after 10 minutes on GPUs and 30 on CPUs. This time is longer than any dev
+# run, and a shorter one has no advantage: when a process dies, torchrun ends the others.
 _TIMEOUT = timedelta(days=7)
 
 
 class Processes:
-    """Which of how many this process is, from the environment that `torchrun` sets.
+    """The rank of this process and their number, from the environment that `torchrun` sets.
 
     >>> with Processes(torch.device("cpu")) as alone:
     ...     alone.rank, alone.world, alone.first
@@ -35,14 +35,14 @@ class Processes:
 
     @property
     def first(self) -> bool:
-        """Whether this is the one that writes."""
+        """Whether this is the process that writes."""
         return self.rank == 0
 
     def __enter__(self) -> Processes:
-        # one within another is part of it: a run of several phases joins the others once
+        # a nested context reuses the outer one: a run of several phases joins the other processes once
         if self.world > 1 and not dist.is_initialized():
-            # torch imports this module later by itself, and the defaults of its functions would then hold
-            # the group for good: see __exit__
+            # otherwise torch imports this module later, and the defaults of its functions would then hold the
+            # group forever: see __exit__
             importlib.import_module("torch.distributed.nn.functional")
             backend = "nccl" if self.device.type == "cuda" else "gloo"
             dist.init_process_group(backend, timeout=_TIMEOUT)
@@ -50,8 +50,8 @@ class Processes:
         return self
 
     def __exit__(self, *error: object) -> None:
-        # Whatever holds the group keeps its threads alive until the interpreter ends, where they can abort
-        # the process or keep it from ending. A wrapped module is of no use alone: it lets go of all it has.
+        # Any reference to the group keeps its threads alive until the interpreter ends, when they can abort
+        # the process or keep it from ending. A wrapped module is useless without the group, so it is emptied.
         for wrapped in self._wrapped:
             vars(wrapped).clear()
         self._wrapped.clear()
@@ -60,8 +60,8 @@ class Processes:
             self.joined = False
 
     def wrapped(self, module: nn.Module) -> nn.Module:
-        """The module, its gradients averaged over the processes, while they are together. One that says it is
-        `partial` has parameters that a step may not reach, the same in all processes."""
+        """The module, with gradients averaged over the processes if there are several. A module that is
+        `partial` has parameters without a gradient in some steps, the same ones in all processes."""
         if self.world == 1:
             return module
         partial = bool(getattr(module, "partial", False))
@@ -70,15 +70,15 @@ class Processes:
         return wrapped
 
     def quiet(self, module: nn.Module) -> AbstractContextManager[object]:
-        """While gradients are only added up, nothing need be sent."""
+        """A context in which gradients are only accumulated, not sent."""
         return module.no_sync() if isinstance(module, DistributedDataParallel) else nullcontext()
 
     def meet(self) -> None:
-        """Wait until all are here."""
+        """Wait until all processes have arrived here."""
         self.mean(torch.zeros(1, device=self.device)).item()
 
     def mean(self, value: Tensor) -> Tensor:
-        """Over all processes."""
+        """The mean of a value over all processes."""
         if self.world > 1:
             dist.all_reduce(value)
             value /= self.world
@@ -86,7 +86,7 @@ class Processes:
 
 
 def own_device(device: str) -> str:
-    """The card of this process among several, where one was not named.
+    """The GPU of this process, if there are several processes and none was named.
 
     >>> own_device("cpu")
     'cpu'

@@ -1,7 +1,7 @@
 """Training a ranker of any architecture: examples, a loss and a dev run, as a task for `tamis.train.loop`.
 
-On a CUDA card inputs are packed, products are in bfloat16 and weights in float32; elsewhere inputs are padded
-and all is in float32.
+On a CUDA GPU inputs are packed, products are in bfloat16 and weights in float32; elsewhere inputs are padded
+and everything is in float32.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def train_by_recipe(
     resume: bool = False,
     watch: Watch | None = None,
 ) -> Result:
-    """Read a recipe's data, train its model and leave it in `out`: see `fit`. Of [folds] nothing is known
-    here: see `tamis.train.folds`."""
+    """Read a recipe's data, train its model and write it to `out`: see `fit`. [folds] are handled elsewhere,
+    in `tamis.train.folds`."""
     watch = watch or Watch()
     require_new(Path(out), resume)
     start = begin(recipe)
-    dev = open_dev(recipe.dev) if recipe.dev else None  # a mistake in it is found before hours of reading
+    dev = open_dev(recipe.dev) if recipe.dev else None  # its errors are raised before hours of reading
     read = learning_class(start.architecture).data(recipe)
     examples = read_examples(read, open_tokenizer(start), watch)
     with shown(recipe, examples, watch) as progress:
@@ -67,9 +67,8 @@ def train(
     resume: bool = False,
     progress: Progress | None = None,
 ) -> Result:
-    """Train a ranker on examples and leave it in `out`: see `fit`. `start` and `dev` are what the recipe says
-    they are (`begin`, `open_dev`) where they are not given. A recipe that counts in epochs counts the
-    examples' own."""
+    """Train a ranker on examples and write it to `out`: see `fit`. By default `start` and `dev` are the
+    recipe's (`begin`, `open_dev`). If the recipe counts epochs, they are those of the examples."""
     start = start or begin(recipe)
     if dev is None and recipe.dev is not None:
         dev = open_dev(recipe.dev)
@@ -83,14 +82,15 @@ def train(
 
 @contextmanager
 def shown(recipe: Recipe, examples: Examples, watch: Watch) -> Iterator[Progress]:
-    """What is told of each step, for whoever watches."""
+    """Show the progress of training to `watch`."""
     steps = total_steps(in_steps(recipe, examples.stream.epoch).optimiser)
     with watch.training("Training", steps, recipe.dev.measure if recipe.dev else "") as progress:
         yield progress
 
 
 def dev_every(recipe: Recipe, dev: DevRun | None) -> int | None:
-    """After how many steps a dev run is ranked: one that the recipe does not have, with each checkpoint."""
+    """The number of steps between rankings of the dev run; a dev run that is not the recipe's is ranked with
+    each checkpoint."""
     if dev is None:
         return None
     return recipe.dev.every if recipe.dev else recipe.run.checkpoint_every
@@ -119,7 +119,7 @@ class Ranker(nn.Module):
 
 
 class RankingTask:
-    """What `tamis.train.loop.fit` needs to know of learning to rank."""
+    """Adapts learning to rank to `tamis.train.loop.fit`."""
 
     def __init__(
         self,
@@ -146,28 +146,27 @@ class RankingTask:
 
     @property
     def identity(self) -> str:
-        """What a run must have in common with the one that it resumes: the recipe (as its `repr` has it: see
-        `Run`), the start and the data. Of the files beside the examples the recipe knows the names alone: see
-        `beside`."""
+        """What a run must have in common with the one that it resumes: the recipe (by its `repr`: see `Run`),
+        the start and the data. The recipe has only the names of other files, whose contents `beside` adds."""
         seen = f"{self.recipe} {self.start.fingerprint} {self.examples.fingerprint}"
         return str(xxhash.xxh3_128_hexdigest(seen.encode()))
 
     def parts(self, step: int, rank: int, world: int) -> Sequence[Part]:
-        """This process's share of the step's groups, cut where the device cannot take them at once."""
+        """This process's share of the step's groups, split if the device cannot process them at once."""
         per_step = self.recipe.optimiser.accumulate
         numbers = range(step * per_step, (step + 1) * per_step)
         drawn = [self.examples.stream.batch(number) for number in numbers]
         return self.learning.parts(step, drawn, rank, world, at_once(self.recipe.run, self.device))
 
     def trained(self) -> Checkpoint:
-        """The weights as they are now."""
+        """A checkpoint with the current weights."""
         return self.module.network.trained(self.start)
 
     def save(self, folder: Path) -> None:
         save_checkpoint(self.start.architecture.saved(self.trained()), folder)
 
     def evaluate(self) -> float:
-        """By the stage and the backend that will rank with the model."""
+        """The dev measure, with the stage and the backend that will rank with the model."""
         assert self.dev is not None
         trained = self.trained()
         backend = TorchBackend(trained, str(self.device), self.precision)
@@ -175,6 +174,7 @@ class RankingTask:
 
 
 def beside(examples: Examples, *others: str) -> Examples:
-    """The examples with a fingerprint that is also of what else decides what comes of a training: its dev
-    run, its gains."""
+    """The examples with a fingerprint that also covers the other inputs of a training: its dev run, its
+    gains.
+    """
     return replace(examples, fingerprint=" ".join([examples.fingerprint, *others]))

@@ -1,4 +1,4 @@
-"""The loss of a batch of examples: which one a recipe asks for, of `tamis.train.losses`."""
+"""The loss of a batch of examples: the one of `tamis.train.losses` that a recipe chooses."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ranking_loss(margins: Tensor, batch: RankingBatch, loss: Loss) -> Tensor:
 
     def there(values: Array) -> Tensor:
         host = torch.from_numpy(np.ascontiguousarray(values))
-        if margins.is_cuda:  # from pinned memory, so that the copy need not be waited for
+        if margins.is_cuda:  # from pinned memory, so that nothing waits for the copy
             return host.pin_memory().to(margins.device, non_blocking=True)
         return host.to(margins.device)
 
@@ -57,7 +57,7 @@ def ranking_loss(margins: Tensor, batch: RankingBatch, loss: Loss) -> Tensor:
     if loss.name == "hinge":
         scores = torch.sigmoid(margins) if loss.probabilities else margins
         better, worse = map(there, couples(batch.labels, batch.offsets))
-        if not len(better):  # queries of which only a teacher has said anything
+        if not len(better):  # queries that have only a teacher's scores
             return 0.0 * margins.sum()
         found = losses.hinge(scores[better], scores[worse], loss.margin, each[better])
         return batch.portion.couples * found

@@ -1,4 +1,4 @@
-"""Training recipes: a TOML file as settings, a model for each table.
+"""Training recipes: a TOML file as settings, one settings class per table.
 
     base = "small"                     # a bundled recipe, or a file beside this one
 
@@ -11,8 +11,8 @@
     corpus = ["corpus.jsonl"]
     run = "train.bm25.txt"
 
-What a recipe says stands in place of what its base says, field by field. Paths are those of the command line:
-relative to the working directory.
+The fields of a recipe replace those of its base. Paths are relative to the working directory, as on the
+command line.
 """
 
 from __future__ import annotations
@@ -67,35 +67,35 @@ __all__ = [
 ]
 
 #: balanced: as many relevant texts as others; grouped: for losses over lists; duo: ordered pairs of a
-#: relevant text and another; teacher_pairs: of two that a teacher scores differently; duo_lists: grouped, all
-#: ordered pairs of a group
+#: relevant text and another; teacher_pairs: ordered pairs of texts that a teacher scores differently;
+#: duo_lists: grouped, with all ordered pairs of a group
 Kind = Literal["balanced", "grouped", "duo", "teacher_pairs", "duo_lists"]
 LossName = Literal["pointwise", "duo", "hinge", "softmax", "listwise", "margin_mse", "logit_mse_ce", "kl"]
 Curriculum = Literal["rank", "score"]
 
 
 class Data(Settings):
-    """One collection to learn from: `set`, a folder that a `TrainingSet` was saved to, or the files of one,
-    or `triples` (see `tamis.train.triples`).
+    """One collection to learn from: `set`, the folder of a saved `TrainingSet`, or the files to make one, or
+    `triples` (see `tamis.train.triples`).
 
-    Several are a chain where they have `steps` (pre-fine-tuning: the last takes what is left), and are mixed
-    by their `weight` where they have none."""
+    Several collections are a chain if they have `steps` (pre-fine-tuning: the last gets the remaining steps),
+    and otherwise are mixed by their `weight`."""
 
-    set: Text | None = None  # a folder with a `TrainingSet`, in place of the files below
-    triples: Text | None = None  # a query, a relevant text and another a line; with `queries` their ids
+    set: Text | None = None  # a folder with a `TrainingSet`, instead of the files below
+    triples: Text | None = None  # per line a query, a relevant text and another; with `queries`, ids
     queries: Text | None = None  # a file, as `tamis run` takes it
     field: TopicField = "title"  # the part of a TREC topic that is the query
-    only: tuple[Text, ...] | None = None  # the ids of those queries that are learned from; left out: all
-    whole: bool = False  # with [folds]: another collection, all of which every fold learns from
+    only: tuple[Text, ...] | None = None  # the ids of the queries to learn from; left out: all
+    whole: bool = False  # with [folds]: another collection, which every fold uses completely
     corpus: tuple[Text, ...] = ()  # an index, or files and folders as `tamis index` takes them
     qrels: Text | None = None  # a file with judgments; left out: only the teacher's scores are learned
     run: Text | None = None  # candidates; left out: the teacher's, or of an index BM25's, or any documents
     teacher: Text | None = None  # a run whose scores are to be learned
     skip: bool = False  # leave out ids that are not in the queries or the corpus instead of refusing them
     text_limit: Count | None = None  # tokens kept of a text, to match those to rank; left out: as [limits]
-    weight: Positive = 1.0  # of a mixture: how often it is drawn from
-    steps: Count | None = None  # of a chain: how long it is learned from
-    sample: Count | None = None  # so many relevant texts and as many others, drawn once; left out: all
+    weight: Positive = 1.0  # in a mixture: how often it is drawn from
+    steps: Count | None = None  # in a chain: how long it is used
+    sample: Count | None = None  # this many relevant texts and as many others, drawn once; left out: all
 
     def model_post_init(self, _: object) -> None:
         if self.triples is not None:
@@ -142,15 +142,15 @@ class Examples(Settings):
 
     kind: Kind = "grouped"  # what an example consists of
     group: Count = 8  # of grouped and duo_lists: documents of a group ...
-    positives: Count = 1  # ... of which so many are relevant
+    positives: Count = 1  # ... of which at most this many are relevant
     relevant: Count = 1  # the lowest grade that counts as relevant
     first: Count = 1  # negatives are candidates from this rank on ...
     last: Count | None = None  # ... to this one
-    judged: bool = False  # rather documents that were judged and found not relevant
+    judged: bool = False  # prefer documents that were judged not relevant
     random: Share = 0.0  # the share of negatives that are any documents
-    alone: bool = False  # of duo_lists: each text is an input by itself too, as mono reads it
+    alone: bool = False  # of duo_lists: each text is also an input alone, as mono reads it
     curriculum: Curriculum | None = None  # weights by BM25's rank or score of an example ...
-    curriculum_steps: Whole = 0  # ... which fade to 1 over so many steps
+    curriculum_steps: Whole = 0  # ... which change to 1 over this many steps
 
     @property
     def in_pairs(self) -> bool:
@@ -178,24 +178,24 @@ class Examples(Settings):
 
 
 class Loss(Settings):
-    """What is minimised, a function of `tamis.train.losses`. kl and margin_mse learn from a teacher, as do
-    others where `alpha` is below 1."""
+    """What is minimised, a function of `tamis.train.losses`. kl and margin_mse learn from a teacher, and so
+    do others if `alpha` is below 1."""
 
     name: LossName = "softmax"  # which of them
     alpha: Share = 1.0  # the labels' share: of pointwise's and duo's target, of logit_mse_ce's loss (Eq. 39)
     margin: Positive = 1.0  # of hinge
-    probabilities: bool = False  # of hinge: it compares those, not margins
+    probabilities: bool = False  # of hinge: it compares probabilities, not margins
     temperature: Positive = 1.0  # of the teacher's scores, in kl, pointwise and duo: below 1 sharpens them
-    labels: NotNegative = 0.0  # of kl and margin_mse: this much of softmax on the labels is added
+    labels: NotNegative = 0.0  # of kl and margin_mse: the weight of an added softmax loss on labels
 
     @property
     def taught(self) -> bool:
-        """Whether it needs a teacher's scores."""
+        """Whether the loss needs a teacher's scores."""
         return self.name in ("kl", "margin_mse") or (self.name in _SHARED and self.alpha < 1)
 
     @property
     def labelled(self) -> bool:
-        """Whether it needs labels."""
+        """Whether the loss needs labels."""
         if self.name in ("kl", "margin_mse"):
             return self.labels > 0
         return self.name not in _SHARED or self.alpha > 0
@@ -208,15 +208,15 @@ class Optimiser(Settings):
     """AdamW (Loshchilov & Hutter 2019) and its schedule. Biases and norms do not decay."""
 
     learning_rate: Positive = 2e-5  # the highest, at the end of the warm-up
-    head_learning_rate: Positive | None = None  # of what is new in the head; left out: as all
+    head_learning_rate: Positive | None = None  # of new weights in the head; left out: the same
     betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)  # of the running means of the gradient and its square
-    epsilon: Positive = 1e-8  # added to the root that the step is divided by
+    epsilon: Positive = 1e-8  # added to the root by which the step is divided
     weight_decay: NotNegative = 0.01  # decoupled from the gradient
     warm_up: NotNegative = 0.1  # steps, or below 1 a share of all
-    schedule: Literal["linear", "constant"] = "linear"  # after the warm-up: down to 0, or as it is
+    schedule: Literal["linear", "constant"] = "linear"  # after the warm-up: down to 0, or unchanged
     steps: Count | None = None  # how many there are ...
     epochs: Positive | None = None  # ... or how often each relevant text comes; of teacher_pairs each query
-    dropout: BelowOne = 0.1  # of hidden states, and where inputs are padded of attention too
+    dropout: BelowOne = 0.1  # of hidden states, and if inputs are padded also of attention
     clip: NotNegative = 1.0  # largest norm of the gradient; 0: any
     accumulate: Count = 1  # batches a step
 
@@ -231,21 +231,21 @@ class Optimiser(Settings):
 
 
 class Run(Settings):
-    """How the work is done. A run may be resumed with other values of some fields, which do not change what a
-    batch teaches: those that are left out of its `repr`."""
+    """How the work is done. A run may be resumed with other values of the fields that do not change what is
+    learned: those that are left out of its `repr`."""
 
     seed: Whole = 0  # of new weights, of what is drawn and of dropout
     batch: Count = 32  # texts (balanced), ordered pairs (duo) or queries (grouped, duo_lists), on all devices
-    tokens: Count | None = Field(default=None, repr=False)  # at once in the model: larger batches are split
+    tokens: Count | None = Field(default=None, repr=False)  # in the model at once: larger batches are split
     precision: Literal["auto", "fp32", "bf16"] = "auto"  # bf16 on CUDA; the weights are fp32 in any case
     compile: bool = Field(default=False, repr=False)  # layers by torch.compile: a minute, then faster steps
     log_every: Count = Field(default=10, repr=False)  # steps
     checkpoint_every: Count = Field(default=1000, repr=False)  # steps: what --resume starts from
-    patience: Count | None = None  # after so many dev runs without a better one it stops; left out: never
+    patience: Count | None = None  # stop after this many dev runs without a better one; left out: never
 
 
 class Dev(Settings):
-    """A run to be reranked now and then: the weights that do it best are kept."""
+    """A run that is reranked at intervals: the weights that rank it best are kept."""
 
     queries: Text  # a file, as `tamis run` takes it
     qrels: Text  # a file with their judgments
@@ -259,13 +259,13 @@ class Dev(Settings):
 
 
 class Folds(Settings):
-    """Cross-validation: for each fold a model, made of the queries that the fold trains on, which then
-    reranks those that it tests on. See `tamis.train.folds`."""
+    """Cross-validation: one model per fold, trained on the fold's training queries, which then reranks its
+    test queries. See `tamis.train.folds`."""
 
     files: tuple[Text, ...] = ()  # the folds, as `tamis tune` reads them ...
-    count: Count | None = None  # ... or how many to make, of alike difficulty
-    seed: Whole = 0  # of those that are made, and of what is held out
-    held_out: BelowOne = 0.1  # the share of its training queries that [dev] has, where a fold names none
+    count: Count | None = None  # ... or how many to make, of similar difficulty
+    seed: Whole = 0  # of the folds that are made, and of the queries held out
+    held_out: BelowOne = 0.1  # the share of training queries for [dev], if a fold names none
     run: Text | None = None  # candidates to rerank; left out: those of the first [[data]] that is not whole
     depth: Count = 1000  # how many of them for each query
     pipeline: Text | None = None  # that reranks them, with {model} in it; left out: the recipe's own stage
@@ -281,14 +281,14 @@ class Folds(Settings):
 
 
 class Limits(Settings):
-    """Tokens of an input, as the stages have them."""
+    """Tokens of an input, as in the stages."""
 
     query: Count | None = None  # left out: 64, for duo and listwise 62
     total: Count = 512  # of the query, the text or texts, and special tokens
 
 
 class Recipe(Settings):
-    """All that decides what is trained.
+    """Everything that determines the trained model.
 
     >>> recipe = Recipe(Model("my-encoder"), (Data(set="training-set"),), Optimiser(steps=100))
     >>> recipe.loss.name, recipe.optimiser.learning_rate
@@ -305,7 +305,7 @@ class Recipe(Settings):
     loss: Loss = Loss()
     limits: Limits = Limits()
     dev: Dev | None = None
-    about: str = ""  # a note, which changes nothing
+    about: str = ""  # a note without effect
     folds: Folds | None = None
     architecture: Architecture | None = None  # of the model, and its table; by default mono, or of pairs duo
     gains: Text | None = None  # of pcgm: a file of gains, see `tamis.train.gains`
@@ -350,7 +350,7 @@ def _check_chain(data: tuple[Data, ...], steps: int | None) -> None:
 
 
 def _check_pairs(data: Data, recipe: Recipe) -> None:
-    """Triples, and what is drawn once, are a relevant text and another each."""
+    """Check the kind of examples: triples and samples always have one relevant text and one other."""
     drawn, given = recipe.examples, "triples are" if data.triples is not None else "a sample is of"
     if data.triples is None and data.sample is None:
         return
@@ -386,7 +386,7 @@ def _check_folds(recipe: Recipe) -> None:
 
 
 def check_patience(run: Run, dev: Dev | None) -> None:
-    """Whether a run that shall stop early has something to be judged by."""
+    """Refuse early stopping without a dev run."""
     if run.patience is not None and dev is None:
         raise InputError(
             f"patience of [run] is {run.patience}, and there is no dev run",
@@ -395,7 +395,7 @@ def check_patience(run: Run, dev: Dev | None) -> None:
 
 
 def check_kind(name: LossName, kind: Kind) -> None:
-    """Whether a loss is made for such examples."""
+    """Refuse a loss that does not fit this kind of examples."""
     wanted = KINDS[name]
     if kind not in wanted:
         fitting = [loss for loss, kinds in KINDS.items() if kind in kinds]
@@ -411,7 +411,7 @@ def _check_loss(recipe: Recipe) -> None:
     for data in recipe.data:
         _check_pairs(data, recipe)
         if data.set is not None or data.triples is not None:
-            continue  # a set is looked into when it is opened
+            continue  # a set is checked when it is opened
         if (recipe.loss.labelled and kind != "teacher_pairs") and data.qrels is None:
             raise InputError(
                 f"the loss {name} learns from labels, and {data.name} has no qrels",
@@ -424,7 +424,7 @@ def _check_loss(recipe: Recipe) -> None:
             )
 
 
-#: For which examples a loss is made.
+#: The kinds of examples that each loss fits.
 KINDS: Mapping[LossName, tuple[Kind, ...]] = {
     "pointwise": ("balanced", "grouped"),
     "duo": ("duo", "teacher_pairs"),
@@ -438,7 +438,7 @@ KINDS: Mapping[LossName, tuple[Kind, ...]] = {
 
 
 def read_recipe(path: str | Path) -> Recipe:
-    """The recipe of a file, on top of its base: for the architecture that has a table in it.
+    """Read a recipe file, merged over its base, for the architecture that has a table in it.
 
     >>> file = getfixture("tmp_path") / "mine.toml"
     >>> _ = file.write_text('''
@@ -464,7 +464,7 @@ _R = TypeVar("_R", bound=Recipe)
 
 
 def in_steps(recipe: _R, epoch: int) -> _R:
-    """The recipe with steps in place of epochs of so many batches."""
+    """The recipe with steps instead of epochs; `epoch` is the number of batches of an epoch."""
     plan = recipe.optimiser
     if plan.epochs is None:
         return recipe

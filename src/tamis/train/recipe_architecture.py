@@ -1,10 +1,10 @@
-"""The table of a recipe that says which architecture the model has: one named after it, with its settings.
+"""The table of a recipe that sets the model's architecture: it is named after it and has its settings.
 
     [parade]
     kind = "max"
 
-An architecture whose settings all have their defaults may be named alone: `architecture = "birch"`. All
-models of long documents once had one table, [longdoc]; recipes with that are still read.
+If all settings have their defaults, the name is enough: `architecture = "birch"`. Earlier, all models of long
+documents had one table, [longdoc]; recipes with it are still read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KEY = "architecture"
 
 
 def tells(tables: Mapping[str, Any]) -> set[str]:
-    """Those of a recipe's fields that say what its architecture is.
+    """The fields of a recipe that set its architecture.
 
     >>> tells({"parade": {"kind": "max"}, "data": []})
     {'parade'}
@@ -31,8 +31,8 @@ def tells(tables: Mapping[str, Any]) -> set[str]:
 
 
 def renamed(tables: dict[str, Any], base: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """A recipe with the table of its architecture in place of [longdoc]. That says nothing of what its base
-    says already.
+    """A recipe with the table of its architecture instead of [longdoc]. The table does not repeat what the
+    base contains.
 
     >>> renamed({"longdoc": {"kind": "parade-max"}}, {"parade": {"window": 100}}, Path("mine.toml"))
     {'parade': {'window': 100, 'kind': 'max'}}
@@ -60,7 +60,7 @@ def renamed(tables: dict[str, Any], base: Mapping[str, Any], path: Path) -> dict
 
 
 def with_architecture(tables: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
-    """The tables of a recipe with its architecture in place of the table of that name.
+    """The tables of a recipe, in which its architecture replaces the table of that name.
 
     >>> with_architecture({"listwise": {"n": 4}}, "mine.toml")["architecture"].shape()
     (4,)

@@ -1,4 +1,4 @@
-"""The table of a recipe that says where training starts."""
+"""The table of a recipe that sets the start of training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tamis.models.templates import Form
 
 
 def check_sizes(sizes: object) -> None:
-    """Refuse sizes of a new model that would fill the memory, or never be done.
+    """Refuse sizes of a new model that would fill the memory or take forever.
 
     >>> check_sizes(Narrow(layers=4, hidden=384, heads=12, feed_forward=1 << 30))
     Traceback (most recent call last):
@@ -25,7 +25,7 @@ def check_sizes(sizes: object) -> None:
 
 
 class Narrow(Settings):
-    """The sizes of a narrower model that has the start's words and new layers: see `tamis.train.narrow`."""
+    """The sizes of a narrower model with the start's words and new layers: see `tamis.train.narrow`."""
 
     layers: Count  # how many
     hidden: Count  # width of the hidden states
@@ -45,9 +45,9 @@ class Model(Settings):
     labels: Literal[1, 2] | None = None  # outputs of the head: a score, or irrelevant and relevant; as it is
     third_segment: bool = False  # for duo: a segment embedding for the second text
     layers: tuple[Whole, ...] | None = None  # those to keep, numbered from 0 (all)
-    embedding: Count | None = None  # a narrower table of words: see `tamis.train.factorise`
-    narrow: Narrow | None = None  # a narrower model over its words
-    form: Form | None = None  # of mono's inputs: see `tamis.models.templates`; left out: as the start has it
+    embedding: Count | None = None  # the width of a narrower word table: see `tamis.train.factorise`
+    narrow: Narrow | None = None  # a narrower model with its words
+    form: Form | None = None  # of mono's inputs: see `tamis.models.templates`; left out: the start's form
 
     def model_post_init(self, _: object) -> None:
         if self.layers is not None and (not self.layers or list(self.layers) != sorted(set(self.layers))):

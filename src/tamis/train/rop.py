@@ -1,11 +1,11 @@
-"""Representative words prediction, ROP (Ma et al. 2021): which of two sets of a document's words is the
-likelier one under the document's language model?
+"""Representative words prediction, ROP (Ma et al. 2021): the model learns which of two sets of a document's
+words is the likelier one under the document's language model.
 
-Both sets are drawn from the document itself without its stop words, each word as likely as it is frequent
-there, and are equally large, a Poisson number of words. The likelier one, by query likelihood with Dirichlet
-smoothing, should score higher beside the document. No queries and no judgments are needed.
+Both sets are drawn from the document without its stop words, in proportion to the words' frequencies there,
+and have the same size, drawn from a Poisson distribution. The likelier one, by query likelihood with
+Dirichlet smoothing, should score higher with the document. This needs neither queries nor judgments.
 
-The n-th batch depends on the corpus, the seed and n alone.
+The n-th batch depends only on the corpus, the seed and n.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tamis.text import wordbreak
 from tamis.text.analyze import ENGLISH_STOP_WORDS, Analyzer, lower_case, stop_words
 from tamis.train.masked import digest
 
-MEAN_SIZE = 3.0  # words a set
+MEAN_SIZE = 3.0  # words per set
 MU = 1000.0
 WORDS = Analyzer("words", wordbreak.split, (lower_case, stop_words(ENGLISH_STOP_WORDS)))
 _AT_ONCE = 1000  # documents tokenised together
@@ -36,13 +36,13 @@ _DRAWS = 100  # documents tried for each pair of sets before the corpus is given
 
 @dataclass(frozen=True, slots=True)
 class Bags:
-    """A corpus as bags of words beside its tokens: document i has the distinct words
-    words[ends[i] : ends[i + 1]], each `counts` times."""
+    """A corpus as bags of words and as tokens: document i has the distinct words
+    words[offsets[i] : offsets[i + 1]], each `counts` times."""
 
     texts: Tokenised  # the documents
     vocabulary: Tokenised  # the words
     frequencies: Array  # int64[v]: how often each word occurs in the corpus
-    tokens: int  # the corpus's words in all, their sum
+    tokens: int  # the corpus's words in total, the sum of `frequencies`
     offsets: Array  # int64[d + 1]
     words: Array  # int32
     counts: Array  # int32
@@ -52,12 +52,12 @@ class Bags:
 
     @property
     def fingerprint(self) -> str:
-        """Changes with the texts."""
+        """A fingerprint of the texts."""
         return digest(self.texts.ids, self.texts.offsets, self.vocabulary.ids, self.words, self.counts)
 
 
 def read_bags(documents: Iterable[Document], tokenizer: Tokenizer, analyzer: Analyzer = WORDS) -> Bags:
-    """A corpus, analysed and tokenised. Documents of less than two different words are left out."""
+    """Read, analyse and tokenise a corpus. Documents of less than two different words are left out."""
     numbers: dict[str, int] = {}
     texts, words, counts, sizes = [], [], [], [0]
     remaining = iter(documents)
@@ -99,8 +99,8 @@ def query_likelihood(tf: Array, cf: Array, length: int, tokens: int, mu: float =
 def word_sets(
     bags: Bags, document: int, generator: np.random.Generator, mean_size: float = MEAN_SIZE, mu: float = MU
 ) -> tuple[Array, Array] | None:
-    """Two sets of a document's words, the likelier first; None where they are equally likely. Sets have at
-    least one word, and one word less than the document at most.
+    """Two sets of a document's words, the likelier first; None if they are equally likely. A set has at least
+    one word, and at least one word less than the document.
 
     >>> bags = Bags(Tokenised.of([[7, 8, 8]]), Tokenised.of([[7], [8]]), np.array([1, 2]), 3,
     ...             np.array([0, 2]), np.array([0, 1]), np.array([1, 2]))
@@ -113,7 +113,7 @@ def word_sets(
     length = int(tf.sum())
     sets = [generator.choice(len(words), size, replace=False, p=tf / length) for _ in range(2)]
     one, other = (query_likelihood(tf[s], bags.frequencies[words[s]], length, bags.tokens, mu) for s in sets)
-    if np.isclose(one, other, rtol=1e-12, atol=0):  # the same words in another order add up otherwise
+    if np.isclose(one, other, rtol=1e-12, atol=0):  # equal words in another order round differently
         return None
     first, second = sets if one > other else reversed(sets)
     return words[first], words[second]
@@ -131,8 +131,8 @@ def rop_batch(
     mu: float = MU,
     segment_types: int = 2,
 ) -> Inputs:
-    """The batch with this number: `[CLS] words [SEP] document [SEP]` for `size` pairs of sets, each pair's
-    likelier set before the other.
+    """The batch with this number: `[CLS] words [SEP] document [SEP]` for `size` pairs of sets, the likelier
+    set of each pair first.
 
     >>> bags = Bags(Tokenised.of([[7, 8, 8]]), Tokenised.of([[7], [8]]), np.array([1, 2]), 3,
     ...             np.array([0, 2]), np.array([0, 1]), np.array([1, 2]))

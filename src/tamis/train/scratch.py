@@ -1,4 +1,4 @@
-"""A model that has learned nothing yet: random weights in the shape of another, or of other sizes."""
+"""An untrained model: random weights in the shape of another model, or with other sizes."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def from_scratch(
     labels: int | None = None,
     seed: int = 0,
 ) -> Checkpoint:
-    """A checkpoint of random weights, drawn from `seed`, with the tokenizer and, where no size is given, the
-    shape of the model in `folder`. Its weights, if there are any, are not read; the form of its inputs is.
+    """A checkpoint of random weights, drawn from `seed`, with the tokenizer of the model in `folder` and,
+    where no size is set, its shape. That model's weights, if any, are not read; the form of its inputs is.
 
     >>> from_scratch(getfixture("tmp_path"))
     Traceback (most recent call last):
@@ -69,7 +69,7 @@ def from_scratch(
 
 
 def _drawn(name: str, shape: Shape, seed: int, number: int) -> Array:
-    """A generator for each tensor, so that it is the same whenever it is read."""
+    """Draw a tensor with its own generator, so that it is the same whenever it is read."""
     if name.endswith(".bias"):
         return np.zeros(shape, np.float32)
     if name.endswith("norm.weight"):

@@ -1,12 +1,12 @@
-"""What is learned from: queries and documents as tokens, who was judged how, and who else was a candidate.
+"""Training sets: queries and documents as tokens, judgments, and candidates.
 
-Everything is numbers in flat arrays, made once, so that a step costs no tokenising and no strings. A set lies
-in memory, or in a folder of columns that are mapped into memory when it is opened:
+All data are numbers in flat arrays, made once, so that a step needs no tokenising and no strings. A set is in
+memory, or in a folder of columns that are mapped into memory when it is opened:
 
     SET/set.json      the columns and their checksums, the report; its own checksum
     SET/documents.ids, documents.ends, ..., judged.grades, candidates.documents, scores
 
-A folder is written under another name and renamed when it is whole.
+A folder is written under another name and renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from tamis.storage.columns import Column, ColumnInfo, ColumnWriter, write_column
 from tamis.storage.files import TEMPORARY, atomic_write, make_folder, storage_errors, sync_folder, unreadable
 
 FORMAT = 1
-_SLICE = 1 << 16  # texts written at a time
+_SLICE = 1 << 16  # texts written together
 
-Texts = Iterable[tuple[Sequence[str], Tokenised]]  # ids and tokens, some texts at a time
+Texts = Iterable[tuple[Sequence[str], Tokenised]]  # ids and tokens, in blocks of texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was left out of a set, and what it has to do without.
+    """What was left out of a set, and what is missing from it.
 
     >>> print(Report(queries_without_positives=2, unknown_documents=1))
     left out: 2 queries without positives, 1 unknown documents
@@ -68,9 +68,9 @@ class Report:
     unknown_documents: int = 0  # of the qrels, the run or the teacher
     unscored_judgments: int = 0  # judged documents without a teacher's score
     unscored_candidates: int = 0
-    queries_without_two_candidates_of_the_teacher: int = 0  # where there is one
+    queries_without_two_candidates_of_the_teacher: int = 0  # if there is a teacher
     wanted_queries_that_are_not_there: int = 0  # named by a recipe's `only`, or by its folds
-    queries_without_candidates: int = 0  # which stay: their negatives are any documents
+    queries_without_candidates: int = 0  # they are kept: their negatives are any documents
 
     def __str__(self) -> str:
         counts = asdict(self)
@@ -84,11 +84,11 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class TrainingSet:
-    """Queries, documents and what is known of their relevance. Queries and documents are known by their
-    numbers; their ids are for messages.
+    """Queries, documents and what is known about their relevance. Queries and documents are identified by
+    their numbers; their ids are for messages.
 
-    A document counts as relevant from the grade `relevant` on. `scores` are a teacher's, of the candidates;
-    where there are any, every judged document is among the candidates.
+    A document with a grade of at least `relevant` is relevant. `scores` are a teacher's scores of the
+    candidates; if there are any, every judged document is among the candidates.
 
     >>> data = TrainingSet(
     ...     queries=Tokenised.of([[7]]),
@@ -133,7 +133,7 @@ class TrainingSet:
         return self._judged(query, True)
 
     def judged_negatives(self, query: int) -> Array:
-        """The numbers of the documents that were judged for a query and found not relevant."""
+        """The numbers of the documents that were judged not relevant to a query."""
         return self._judged(query, False)
 
     def _judged(self, query: int, relevant: bool) -> Array:
@@ -172,8 +172,8 @@ class TrainingSet:
 
     @property
     def fingerprint(self) -> str:
-        """Changes with anything that decides what is drawn from the set or what a model reads of it. It reads
-        the whole set."""
+        """A fingerprint of everything that is drawn from the set or that a model reads of it. To compute it,
+        the whole set is read."""
         seen = xxhash.xxh3_128(f"{self.relevant}".encode())
         for name, (values, dtype) in _lists(self).items():
             seen.update(f"{name} {len(values)}\n".encode())
@@ -186,12 +186,12 @@ class TrainingSet:
         return str(seen.hexdigest())
 
     def save(self, path: str | Path) -> None:
-        """Write the set into a new folder."""
+        """Write the set to a new folder."""
         write(path, _slices(self.documents, self.document_ids), lambda: self)
 
     @classmethod
     def open(cls, path: str | Path) -> TrainingSet:
-        """The set in a folder, mapped into memory; every byte is compared with its checksum first.
+        """Open the set in a folder, mapped into memory; first the checksums of all bytes are verified.
 
         >>> from tamis.train.sets import Judged, TrainingSet
         >>> judged = Judged(np.array([0, 1]), np.array([0]), np.array([1]))
@@ -236,8 +236,8 @@ class TrainingSet:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One query with the documents that are scored together, the relevant ones first (of a pair: as they
-    are read)."""
+    """One query with the documents that are scored together, the relevant ones first (in a pair: in the order
+    in which they are read)."""
 
     query: int
     documents: Array  # int64[n]
@@ -247,9 +247,10 @@ class Group:
 
 
 def length_matched(data: TrainingSet, tokens: int) -> TrainingSet:
-    """The set with every document cut to its first `tokens`, because a model learns more from texts as long
-    as those it will rank: passages cut to a sentence's length for ranking by sentences (Akkalyoncu Yilmaz
-    2019). What is left of the documents is held in memory; `training_set(limit=...)` cuts while it reads.
+    """The set with every document cut to its first `tokens`, because a model learns more from texts of the
+    same length as those it will rank: passages cut to a sentence's length for ranking by sentences
+    (Akkalyoncu Yilmaz 2019). The cut documents are kept in memory; `training_set(limit=...)` cuts while
+    reading.
 
     >>> judged = Judged(np.array([0, 1]), np.array([0]), np.array([1]))
     >>> data = TrainingSet(Tokenised.of([[7]]), Tokenised.of([[8, 9, 3], [5]]), ["q"], ["d1", "d2"], judged)
@@ -262,7 +263,7 @@ def length_matched(data: TrainingSet, tokens: int) -> TrainingSet:
     counts = np.minimum(np.diff(old.offsets), tokens)
     offsets = offsets_of(counts)
     ids = np.empty(int(offsets[-1]), np.int32)
-    for start in range(0, len(old), _SLICE):  # piece by piece: the whole may be larger than memory
+    for start in range(0, len(old), _SLICE):  # in blocks: the whole may be larger than memory
         some = slice(start, start + _SLICE)
         at = ranges(old.offsets[:-1][some], counts[some])
         ids[offsets[start] : offsets[start] + len(at)] = old.ids[at]
@@ -274,9 +275,9 @@ def length_matched(data: TrainingSet, tokens: int) -> TrainingSet:
 
 
 def write(path: str | Path, documents: Texts, rest: Callable[[], TrainingSet]) -> None:
-    """Write a set whose documents may be more than memory holds: they are written as they come, and then
-    `rest` is asked for the set to which they belong, whose own documents do not count. Who numbers documents
-    in the order in which they come does not know the set earlier."""
+    """Write a set whose documents may be larger than memory: they are written as they arrive, then `rest`
+    returns the set to which they belong; the documents of that set are ignored. It is called last, because a
+    caller that numbers documents in the order of arrival does not know the set earlier."""
     folder = Path(path)
     if folder.exists():
         raise InputError(f"{folder} exists", remedy="remove it, or give another name")
@@ -300,7 +301,7 @@ def write(path: str | Path, documents: Texts, rest: Callable[[], TrainingSet]) -
 
 
 def _lists(data: TrainingSet) -> dict[str, tuple[Array, str]]:
-    """All but the texts, with the types in which they are written."""
+    """Everything except the texts, with the types in which it is written."""
     lists = {
         "judged.ends": (data.judged.offsets, "<i8"),
         "judged.documents": (data.judged.documents, "<i4"),
@@ -385,7 +386,7 @@ def _corrupt(problem: str) -> CorruptError:
 
 
 class _Strings(Sequence[str]):
-    """Strings that lie end to end, read when they are asked for."""
+    """Concatenated strings, each read when it is accessed."""
 
     def __init__(self, text: Array, offsets: Array) -> None:
         self._text, self._offsets = text, offsets

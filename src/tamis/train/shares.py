@@ -1,4 +1,4 @@
-"""How a step's groups are shared among processes, and split where a device cannot take them at once."""
+"""How a step's groups are shared among processes, and split if a device cannot process them at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tamis.base.arrays import Array
 from tamis.base.errors import InputError
 from tamis.train.recipe import Run
 
-_ON_PROCESSOR = 4096  # tokens at once: some 6 GB for a BERT-base
+_ON_PROCESSOR = 4096  # tokens at once: about 6 GB for a BERT-base
 
 
 def own_places(groups: int, rank: int, world: int) -> range:
@@ -25,8 +25,8 @@ def own_places(groups: int, rank: int, world: int) -> range:
 
 
 def at_once(run: Run, device: torch.device) -> int | None:
-    """How many tokens go through the model together; None: all of a batch. A processor is busy with few, and
-    has no way to say that they do not fit: the system ends the program.
+    """The number of tokens that go through the model together; None: all of a batch. A CPU is busy with few,
+    and cannot report that they do not fit: the system ends the program.
 
     >>> at_once(Run(), torch.device("cpu")), at_once(Run(), torch.device("cuda"))
     (4096, None)
@@ -35,7 +35,7 @@ def at_once(run: Run, device: torch.device) -> int | None:
 
 
 def split_groups(tokens: Array, most: int | None) -> list[list[int]]:
-    """Which groups go through the model together; one alone may have more.
+    """The groups that go through the model together; a single group may exceed the limit.
 
     >>> import numpy as np
     >>> split_groups(np.array([3, 3, 3, 9]), 6)

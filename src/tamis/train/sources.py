@@ -31,17 +31,17 @@ class Examples:
     stream: Stream
     fingerprint: str
     reports: Sequence[Report] = ()
-    sets: Sequence[TrainingSet] | None = None  # None: some are triples, which are read along
+    sets: Sequence[TrainingSet] | None = None  # None: some are triples, which are read during training
 
     @classmethod
     def of(cls, data: TrainingSet, recipe: Recipe) -> Examples:
-        """What a recipe draws from one set."""
+        """The examples that a recipe draws from one set."""
         stream = _eased(_stream(data, recipe.examples, recipe), recipe)
         return cls(stream, data.fingerprint, [data.report], [data])
 
 
 def read_examples(recipe: Recipe, tokenizer: Tokenizer, watch: Watch) -> Examples:
-    """A recipe's data, read while someone watches, who is told what was left out, of the dev run too."""
+    """Read a recipe's data; `watch` shows progress and what was left out, also of the dev run."""
     with watch.reading("the data", "queries") as advance:
         found = open_examples(recipe, tokenizer, advance)
     for data, report in zip(recipe.data, found.reports, strict=True):
@@ -55,8 +55,8 @@ def read_examples(recipe: Recipe, tokenizer: Tokenizer, watch: Watch) -> Example
 def open_examples(
     recipe: Recipe, tokenizer: Tokenizer, progress: Callable[[int], object] | None = None
 ) -> Examples:
-    """Read and tokenise a recipe's data: one after the other, or mixed. `progress` is told how many more
-    queries have been read."""
+    """Read and tokenise a recipe's data, in sequence or mixed. `progress` receives how many more queries have
+    been read."""
     parts = [_opened(data, recipe, tokenizer, progress) for data in recipe.data]
     streams = [part.stream for part in parts]
     if len(streams) == 1:
@@ -101,7 +101,7 @@ def _triples(data: Data, recipe: Recipe, tokenizer: Tokenizer) -> Examples:
         source = IdTriples(queries, _documents(data), tokenizer, limit)
     else:
         require_texts(data.triples)
-    # to know how long an epoch is, the file is read once; who counts in steps need not wait for it
+    # the length of an epoch requires reading the whole file; it is not needed if the recipe counts steps
     counted = recipe.optimiser.epochs is not None
     stream = stream_triples(data.triples, source, _pairs_a_batch(recipe), counted=counted)
     stream = both_ways(stream) if recipe.examples.kind == "duo" else stream
@@ -114,7 +114,7 @@ def both_ways(stream: Stream) -> Stream:
 
 
 def _pairs_a_batch(recipe: Recipe) -> int:
-    """How many pairs of a relevant text and another there are in a batch."""
+    """The number of pairs of a relevant text and another in a batch."""
     if recipe.examples.kind in ("grouped", "duo_lists"):
         return recipe.run.batch
     if recipe.run.batch % 2:
@@ -129,15 +129,15 @@ def open_set(
     progress: Callable[[int], object] | None = None,
     limit: int = 512,
 ) -> TrainingSet:
-    """A recipe's training set: opened, or made of its files, and of its texts `limit` tokens are kept unless
-    the data say otherwise."""
+    """A recipe's training set, opened or made from its files; `limit` tokens of its texts are kept, unless
+    the data set another limit."""
     if data.set is not None:
         return TrainingSet.open(data.set)
     assert data.queries is not None
     queries = chosen(read_queries(data.queries, field=data.field), data.only, data.queries)
     qrels = {} if data.qrels is None else read_qrels(data.qrels)
     missing = 0
-    if data.only is not None:  # of the others nothing is known from here on, not even their judgments
+    if data.only is not None:  # from here on the others are unknown, including their judgments
         wanted = frozenset(data.only)
         missing = len(wanted.difference(query.id for query in queries))
         qrels = {qid: judged for qid, judged in qrels.items() if qid in wanted}
@@ -158,7 +158,7 @@ def open_set(
     except InputError as error:
         if error.path is not None:
             raise
-        raise InputError(error.problem, remedy=error.remedy, path=data.name) from None  # there may be others
+        raise InputError(error.problem, remedy=error.remedy, path=data.name) from None  # of several, maybe
     return replace(found, report=replace(found.report, wanted_queries_that_are_not_there=missing))
 
 
@@ -181,7 +181,7 @@ def _stream(data: TrainingSet, drawn: Drawn, recipe: Recipe) -> Stream:
 
 
 def _check_set(data: TrainingSet, recipe: Recipe) -> None:
-    """Whether a set has what the recipe draws from it."""
+    """Check that a set has what the recipe draws from it."""
     if recipe.loss.taught and data.scores is None:
         raise InputError("the training set has no teacher's scores", remedy="use a loss that needs none")
     if recipe.examples.curriculum is not None and data.candidates is None:

@@ -1,4 +1,4 @@
-"""Where training starts: a checkpoint with the head, the segments and the layers that a recipe asks for."""
+"""Where training starts: a checkpoint with the head, the segments and the layers that a recipe requires."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tamis.train.narrow import narrowed
 from tamis.train.recipe import Model, Recipe
 
 _SEGMENTS = 3  # of an input with two texts
-_LAYERS = {"distilbert": "n_layers"}  # what config.json calls them; in other families num_hidden_layers
+_LAYERS = {"distilbert": "n_layers"}  # the name in config.json; in other families num_hidden_layers
 
 
 def load_start(model: Model, seed: int, *, forms: bool = False) -> Checkpoint:
-    """The checkpoint that training starts from, as a pointwise one; what it lacks is drawn from `seed`. A
-    caller that makes inputs in other forms than the default says so: else a model that asks for one is
-    refused.
+    """The checkpoint that training starts from, as a pointwise one; missing weights are drawn from `seed`.
+    With `forms` the caller can make inputs in other forms than the default; without it a model that needs one
+    is refused.
 
     >>> load_start(Model(str(getfixture("tmp_path"))), seed=0)
     Traceback (most recent call last):
@@ -39,10 +39,10 @@ def load_start(model: Model, seed: int, *, forms: bool = False) -> Checkpoint:
 
 
 def _stored(model: Model, seed: int, *, forms: bool) -> tuple[Checkpoint, Form]:
-    """The checkpoint with what it has beside the encoder, and the form of its inputs as a pointwise one."""
+    """The checkpoint with all its tensors, and the form of its inputs as a pointwise one."""
     bundled = bundled_folder(model.start)
     if bundled is not None:
-        load_bundled(bundled)  # to be sure of it: with another head it has another fingerprint
+        load_bundled(bundled)  # verifies it: with another head its fingerprint would be different
     checkpoint = load_checkpoint(
         bundled or model.start, model.revision, require_head=False, labels=model.labels, seed=seed
     )
@@ -75,7 +75,7 @@ def _stored(model: Model, seed: int, *, forms: bool) -> tuple[Checkpoint, Form]:
 
 
 def begin(recipe: Recipe) -> Checkpoint:
-    """The model that a recipe's training starts from: its checkpoint as one of its architecture."""
+    """The model that a recipe's training starts from: the checkpoint with the recipe's architecture."""
     kind, pairs = recipe.architecture, recipe.examples.in_pairs
     pointwise = isinstance(kind, Mono) or (kind is None and not pairs)
     start, form = _stored(recipe.model, recipe.run.seed, forms=pointwise)
@@ -88,12 +88,12 @@ def begin(recipe: Recipe) -> Checkpoint:
 
 
 def begun(start: Checkpoint, recipe: Recipe) -> Checkpoint:
-    """A pointwise start as what a recipe of `tamis distill` trains: of pairs a duo."""
+    """A pointwise start as the model that a recipe of `tamis distill` trains: a duo for pairs."""
     return Duo().begin(start) if recipe.examples.in_pairs else start
 
 
 def check_segments(start: Checkpoint, recipe: Recipe) -> None:
-    """Before anything is read: that a model of two texts an input can tell them apart."""
+    """Check, before anything is read, that a model with two texts per input has a segment for each."""
     if recipe.examples.in_pairs and start.config.segments < _SEGMENTS:
         kind, found = recipe.examples.kind, start.config.segments
         raise InputError(
@@ -103,7 +103,7 @@ def check_segments(start: Checkpoint, recipe: Recipe) -> None:
 
 
 def keep_layers(checkpoint: Checkpoint, layers: Sequence[int]) -> Checkpoint:
-    """A shallower model of some of a checkpoint's layers, numbered from 0; all else stays."""
+    """A shallower model with some of a checkpoint's layers, numbered from 0; everything else is kept."""
     config = checkpoint.config
     if not layers or min(layers) < 0 or max(layers) >= config.layers:
         problem = f"layers {', '.join(map(str, layers))} of a model that has {config.layers}"

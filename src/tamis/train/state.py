@@ -1,8 +1,9 @@
-"""What a training run leaves on disk: its state, from which it goes on, and its log.
+"""The files of a training run: its state, from which it resumes, and its log.
 
-The state is one file, which takes its name when it is whole, so that a kill or a full disk leaves the one
-before. Random numbers are not part of it: those of a step depend on the seed and the step alone. The log is
-JSON lines, and lines of steps after the state's are cut when training goes on, for they come again.
+The state is one file, renamed to its final name when it is complete, so that after a kill or a full disk the
+previous one remains. Random numbers are not part of it: those of a step depend only on the seed and the step.
+The log is JSON lines; when training resumes, lines of steps after the state's are cut, since they are written
+again.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from tamis.storage.files import TEMPORARY, atomic_write, is_temporary, make_fold
 STATE = Path("state", "state.pt")
 LAST, BEST = "last", "best"  # models
 LOG = "log.jsonl"
-#: What is said of a run that left a log or a first model, but nothing to go on from.
+#: The remedy for a run that left a log or a first model, but no state to resume from.
 BEFORE = "a training run that stopped before its first checkpoint"
 
 
 @dataclass(slots=True)
 class State:
-    """All that a run needs to go on as if it had never stopped."""
+    """Everything that a run needs to resume as if it had never stopped."""
 
     recipe: str  # `identity` of its task: a state belongs to one recipe
     weights: Mapping[str, Tensor]
@@ -42,7 +43,7 @@ class State:
 
 
 def save_state(state: State, out: Path) -> None:
-    """Write the state in place of the one before, or leave that one as it is.
+    """Replace the previous state; after an error the previous one remains.
 
     >>> out = getfixture("tmp_path")
     >>> save_state(State("r", {"a": torch.ones(2)}, {}, step=3), out)
@@ -58,7 +59,7 @@ def save_state(state: State, out: Path) -> None:
 
 
 def load_state(out: Path, recipe: str) -> State | None:
-    """The state of a run that stopped, None where there is none."""
+    """The state of a run that stopped; None if there is none."""
     path = out / STATE
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
@@ -85,8 +86,8 @@ def has_state(out: Path) -> bool:
 
 
 def require_new(out: Path, resume: bool) -> None:
-    """Before hours of reading: nothing is trained over another run, nor over a model whose state was deleted
-    when the run was over."""
+    """Refuse, before hours of reading, to overwrite another run, or a model whose state was deleted at the
+    end of its run."""
     begun = has_state(out)
     lines = _lines(out / LOG)
     ours = all(_step(line) is not None for line in lines[:-1]) and (out / LOG).is_file()
@@ -94,7 +95,7 @@ def require_new(out: Path, resume: bool) -> None:
         what = LOG if lines else BEST
         problem = f"{out} has a {what} in it that is not of a training run"
         raise InputError(problem, remedy="train into another folder")
-    if not begun and (out / LAST).exists():  # which is written after every state
+    if not begun and (out / LAST).exists():  # LAST is written after every state
         raise InputError(
             f"{out} contains a trained model, but no state to resume from",
             remedy="train into another folder, or delete this one",
@@ -107,8 +108,8 @@ def require_new(out: Path, resume: bool) -> None:
 
 
 def clear_remains(out: Path) -> None:
-    """Delete what a kill has left of what was being written: a state is three times as large as the model.
-    These files have names that nothing else has."""
+    """Delete incomplete files that a kill has left: a state is three times as large as the model. Their names
+    are not used for anything else."""
     for folder in (out, out / STATE.parent, out / BEST, out / LAST):
         with storage_errors(folder):
             for path in filter(is_temporary, folder.glob(f"{TEMPORARY}*")):
@@ -116,7 +117,8 @@ def clear_remains(out: Path) -> None:
 
 
 def _save(content: Mapping[str, Any], file: Any) -> None:
-    """torch's writer reports what the file system refuses as a RuntimeError without its number."""
+    """Save with torch, and raise the file system's error: torch reports it as a RuntimeError without
+    errno."""
     stream = _Stream(file)
     try:
         torch.save(content, cast(IO[bytes], stream))
@@ -127,7 +129,7 @@ def _save(content: Mapping[str, Any], file: Any) -> None:
 
 
 class _Stream(io.RawIOBase):
-    """Passes bytes on, and remembers why they were refused."""
+    """Passes bytes on, and keeps the error if they are refused."""
 
     def __init__(self, file: Any) -> None:
         self.file = file
@@ -145,10 +147,10 @@ class _Stream(io.RawIOBase):
 
 
 class Log:
-    """A line for every few steps: `{"step": 10, "loss": 0.69, ...}`."""
+    """A log with one line for every few steps: `{"step": 10, "loss": 0.69, ...}`."""
 
     def __init__(self, out: Path, step: int) -> None:
-        """Goes on after `step`: later lines, and one that was not written to its end, are cut."""
+        """Continue after `step`: later lines and an incomplete last line are cut."""
         self.path = out / LOG
         kept = [line for line in _lines(self.path) if _step(line) is not None and (_step(line) or 0) <= step]
         with atomic_write(self.path, "w") as file:
@@ -181,7 +183,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _step(line: str) -> int | None:
-    """The step of a whole line."""
+    """The step of a line; None if the line is incomplete."""
     try:
         return int(json.loads(line)["step"]) if line.endswith("\n") else None
     except (ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""Streams: batches of groups by number, one stream after another, several by turns, or with weights."""
+"""Streams: batches of groups by number; chains and mixtures of streams, and streams with weights."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tamis.base.errors import InputError
 from tamis.train.sets import Group, TrainingSet
 
 Heuristic = Literal["rank", "score"]
-_SHUFFLE = 2  # what a seed is for: `tamis.train.examples` has the numbers below
+_SHUFFLE = 2  # a use of a seed; `tamis.train.examples` has the numbers below 2
 
 
 class Batch(NamedTuple):
-    """Groups, and the set whose numbers theirs are."""
+    """Groups, and the set that their numbers refer to."""
 
     data: TrainingSet
     groups: list[Group]
@@ -29,19 +29,19 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Batches without end, by their numbers from 0 on."""
+    """An endless sequence of batches, numbered from 0."""
 
     batch: Callable[[int], Batch]
-    epoch: int  # so many batches go once through all positives
+    epoch: int  # the number of batches that cover all positives once
 
     def batches(self, start: int = 0) -> Iterator[Batch]:
-        """One batch after the other; a run that has seen n of them goes on at `start=n`."""
+        """Yield the batches in order; a run that has seen n of them continues with `start=n`."""
         return map(self.batch, count(start))
 
 
 def chain(parts: Sequence[tuple[Stream, int | None]]) -> Stream:
-    """One stream after the other, each for so many batches, the last for as many as are asked for: pre-fine-
-    tuning on a large set, then fine-tuning on the target's (Garg et al. 2020). Each begins with its batch 0.
+    """One stream after the other, each for a number of batches, the last endlessly: pre-fine-tuning on a
+    large set, then fine-tuning on the target's (Garg et al. 2020). Each stream starts with its batch 0.
 
     >>> from tamis.models.templates import Tokenised
     >>> from tamis.train.examples import Judged, balanced, length_matched
@@ -64,7 +64,7 @@ def chain(parts: Sequence[tuple[Stream, int | None]]) -> Stream:
 
 
 def mixed(parts: Sequence[tuple[Stream, float]]) -> Stream:
-    """Batches of several streams by turns, as often as their weights say; each goes through its own in order.
+    """Batches of several streams in turn, as often as their weights say; each stream keeps its order.
 
     >>> from tamis.models.templates import Tokenised
     >>> from tamis.train.examples import Judged, balanced, length_matched
@@ -81,8 +81,8 @@ def mixed(parts: Sequence[tuple[Stream, float]]) -> Stream:
 
     @lru_cache(1)
     def turns(length: int) -> tuple[Array, Array]:
-        """For each batch the stream whose turn it is, and how many it has had before: the k-th of a stream
-        is due at (k + 1/2) / weight, whatever the length."""
+        """The stream of each batch, and the number of earlier batches of that stream: the k-th batch of a
+        stream is due at (k + 1/2) / weight, whatever the length."""
         due = ((np.arange(length) + 0.5) / weights[:, None]).ravel()
         turn, before = np.divmod(np.argsort(due, kind="stable")[:length], length)
         return turn, before
@@ -95,8 +95,8 @@ def mixed(parts: Sequence[tuple[Stream, float]]) -> Stream:
 
 
 def shuffled(stream: Stream, seed: int) -> Stream:
-    """The stream with the documents of each group in a random order, which its number and the seed decide:
-    groups have the relevant ones first, and a model that reads a group whole would learn that.
+    """The stream with the documents of each group in a random order, which depends on its number and the
+    seed: groups have the relevant documents first, and a model that reads a whole group would learn this.
 
     >>> from tamis.models.templates import Tokenised
     >>> from tamis.train.examples import Judged, grouped
@@ -121,8 +121,8 @@ def _permuted(group: Group, order: Array) -> Group:
 
 
 def curriculum(stream: Stream, steps: int, heuristic: Heuristic = "rank") -> Stream:
-    """The stream with weights that begin as each group's ease and are 1 from batch `steps` on (MacAvaney et
-    al. 2020): what BM25 ranks well is learned first, and no example is ever left out.
+    """The stream with weights that start with each group's ease and are 1 from batch `steps` on (MacAvaney et
+    al. 2020): examples that BM25 ranks well are learned first, and no example is left out.
 
     >>> from tamis.models.templates import Tokenised
     >>> from tamis.train.examples import Candidates, Judged, balanced
@@ -149,7 +149,7 @@ def curriculum(stream: Stream, steps: int, heuristic: Heuristic = "rank") -> Str
 
 
 def curriculum_weights(eases: Array, step: int, steps: int) -> Array:
-    """From the ease of an example to 1, linearly over the first `steps`.
+    """Weights that rise linearly from the ease of an example to 1 over the first `steps`.
 
     >>> curriculum_weights(np.array([0.5, 1.0]), step=5, steps=10).tolist()
     [0.75, 1.0]
@@ -158,10 +158,10 @@ def curriculum_weights(eases: Array, step: int, steps: int) -> Array:
 
 
 def ease(data: TrainingSet, group: Group, heuristic: Heuristic = "rank") -> float:
-    """How easy a group is, from 0 to 1, by what the first stage makes of its documents: for a relevant and
+    """How easy a group is, from 0 to 1, by the first stage's ranking of its documents: for a relevant and
     another document (v(d+) - v(d-) + 1) / 2, with v the reciprocal rank or the score scaled to 0..1 over the
-    query's list (MacAvaney et al. 2020); 0 for a document that was not found. Of several
-    documents the mean counts.
+    query's list (MacAvaney et al. 2020); v is 0 for a document that was not retrieved. For several documents
+    v is their mean.
 
     >>> from tamis.models.templates import Tokenised
     >>> from tamis.train.examples import Candidates, Judged

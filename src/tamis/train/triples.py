@@ -1,11 +1,11 @@
-"""Triples: a file with a query, a relevant text and one that is not in each line, as MS MARCO ships them.
+"""Triples: a file with a query, a relevant text and a non-relevant one per line, as published with MS MARCO.
 
     what is a sieve <tab> A sieve is ... <tab> Soup is ...       texts
-    1185869 0 1641                                              ids, of queries and documents that are given
+    1185869 0 1641                                              ids, of queries and documents in other files
 
-The files are in a random order, are learned from in that order, and are larger than memory (the one of texts
-has 40 million lines): they are read along, a batch at a time, and again from the start when they end. A run
-that goes on after a kill reads past the lines that it has seen. Files may be compressed (`.gz`, `.zst`).
+The files are in random order, which training keeps, and are larger than memory (the file of texts has 40
+million lines): they are read during training, batch by batch, and again from the start when they end. A run
+that resumes after a kill skips the lines that it has seen. Files may be compressed (`.gz`, `.zst`).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from tamis.storage.files import PathLike, not_utf8, open_bytes, unreadable
 from tamis.train.sets import Group, Judged, TrainingSet
 from tamis.train.streams import Batch, Stream
 
-_COMPARED = 1 << 20  # bytes at either end of a file by which it is known again
-_BATCH = 1024  # documents tokenised at a time
-_LOOKED_AT = 100  # lines by which ids are told from texts
+_COMPARED = 1 << 20  # bytes at each end of a file that its fingerprint reads
+_BATCH = 1024  # documents tokenised together
+_LOOKED_AT = 100  # lines that are checked to tell ids from texts
 _LABELS = np.array([1, 0], np.float32)
 
 
@@ -43,29 +43,29 @@ class Line(NamedTuple):
 
 
 class Source(Protocol):
-    """What the lines of a file mean."""
+    """The meaning of the lines of a file."""
 
     @property
     def fingerprint(self) -> str:
-        """Changes with whatever a line stands for."""
+        """A fingerprint of everything that gives a line its meaning."""
         ...
 
     def batch(self, lines: Sequence[Line]) -> TrainingSet:
-        """A query for each line, and two documents: the relevant one and the other. What is wrong with a
-        line is an `InputError` with its number."""
+        """A query for each line, and two documents: the relevant one and the other. An invalid line raises an
+        `InputError` with its number."""
         ...
 
 
 def stream_triples(path: PathLike, source: Source, size: int, *, counted: bool = False) -> Stream:
-    """Batches of `size` triples, in the order of the file. Only if they are `counted`, which takes a walk
-    through the file, is it known how many batches an epoch has; else it says 1."""
+    """Batches of `size` triples, in the order of the file. The number of batches per epoch is known only if
+    they are `counted`, for which the whole file is read; else it is 1."""
     lines = Lines(path)
 
     def batch(number: int) -> Batch:
         try:
             data = source.batch(lines.take(number * size, size))
         except InputError as error:
-            # what a source says of a line lacks the file; what the file says of itself does not
+            # an error about a line has no path yet; an error of the file itself has one
             if error.path is None and error.line is not None:
                 raise located(error, path, error.line) from None
             raise
@@ -75,8 +75,8 @@ def stream_triples(path: PathLike, source: Source, size: int, *, counted: bool =
 
 
 class Lines:
-    """The lines of a file by their numbers, which are asked for in rising order: to go back is to begin
-    again. Blank lines do not count, and after the last comes the first.
+    """The lines of a file by their numbers. They should be requested in ascending order: to go back, the file
+    is read again from the start. Blank lines do not count, and the first line follows the last.
 
     >>> file = getfixture("tmp_path") / "triples.tsv"
     >>> _ = file.write_text("a\\n\\nb\\nc\\n")
@@ -90,12 +90,12 @@ class Lines:
         self._rows, self._next = _rows(path), 0
 
     def take(self, start: int, count: int) -> list[Line]:
-        """`count` lines from the one with the number `start` on."""
+        """The next `count` lines, starting with line number `start`."""
         start = start % self._total if self._total else start
         if start < self._next:
             self._rewind()
         while self._next < start:
-            if self._read() is None:  # the end, and now it is known where that is
+            if self._read() is None:  # the end: now the number of lines is known
                 return self.take(start, count)
         found: list[Line] = []
         while len(found) < count:
@@ -104,13 +104,13 @@ class Lines:
         return found
 
     def count(self) -> int:
-        """How many there are."""
+        """The number of lines."""
         while not self._total:
             self._read()
         return self._total
 
     def _read(self) -> tuple[int, bytes] | None:
-        """The next line, or None at the end, after which the first is the next."""
+        """The next line, or None at the end, after which the first line is next."""
         row = next(self._rows, None)
         if row is not None:
             self._next += 1
@@ -140,7 +140,8 @@ def _decoded(number: int, raw: bytes, path: PathLike) -> Line:
 
 
 def file_fingerprint(path: PathLike) -> str:
-    """Of a file's size and its two ends: to read all of it would take as long as to learn from it."""
+    """A fingerprint of a file's size and its two ends: to read all of it would take as long as to learn from
+    it."""
     try:
         with Path(path).open("rb") as file:
             seen = xxhash.xxh3_128(file.read(_COMPARED))
@@ -154,7 +155,7 @@ def file_fingerprint(path: PathLike) -> str:
     return str(seen.hexdigest())
 
 
-# -- what lines mean
+# -- the meaning of lines
 # ------------------------------------------------------------------------------------------------------------
 
 
@@ -180,8 +181,8 @@ class TextTriples:
 
 
 def require_texts(path: PathLike) -> None:
-    """Refuse a file whose first lines are ids: their numbers would be learned from as if they were texts."""
-    lines = Lines(path).take(0, _LOOKED_AT)  # of a shorter file some come twice
+    """Refuse a file whose first lines are ids: they would be learned as if they were texts."""
+    lines = Lines(path).take(0, _LOOKED_AT)  # a shorter file repeats some
     rows = [line.text.split("\t") for line in lines]
     if all(len(row) == 3 and all(map(_like_id, row)) for row in rows):
         problem = f"these look like ids and not like texts ({', '.join(map(repr, rows[0]))})"
@@ -190,7 +191,7 @@ def require_texts(path: PathLike) -> None:
 
 
 def _like_id(cell: str) -> bool:
-    """Whether it could be an id: one word. Languages without spaces are not written in ASCII.
+    """Whether a cell could be an id: one word in ASCII (languages without spaces do not use ASCII).
 
     >>> _like_id("1185869"), _like_id("what is a sieve"), _like_id("什么是筛子")
     (True, False, False)
@@ -199,8 +200,8 @@ def _like_id(cell: str) -> bool:
 
 
 class IdTriples:
-    """Lines of three ids: a query's and two documents'. The documents of an index are looked up; those of
-    files are tokenised and held in memory."""
+    """Lines of three ids: those of a query and of two documents. Documents of an index are looked up; those
+    of files are tokenised and kept in memory."""
 
     def __init__(
         self,
@@ -251,7 +252,7 @@ class IdTriples:
 
 
 class _Held:
-    """A corpus as tokens."""
+    """A tokenised corpus in memory."""
 
     def __init__(self, documents: Iterable[Document], tokenizer: Tokenizer, limit: int) -> None:
         self.places: dict[str, int] = {}

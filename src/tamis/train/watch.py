@@ -1,4 +1,4 @@
-"""Who is told how a long job goes."""
+"""The interface that receives the progress of a long job."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import Any
 
 
 class Watch:
-    """Told of each part of a job as it begins; this one does not look.
+    """Called at the start of each part of a job; this base class ignores all calls.
 
     >>> with Watch().reading("the corpus", "documents") as advance:
     ...     advance(10)
     """
 
     def reading(self, what: str, noun: str) -> AbstractContextManager[Callable[[int], object]]:
-        """Something is read: a function to be told how many more."""
+        """Start reading: yields a function to call with the number of further units."""
         return nullcontext(_ignore)
 
     def training(
         self, what: str, steps: int, measure: str = ""
     ) -> AbstractContextManager[Callable[[Mapping[str, Any]], object]]:
-        """So many steps are done, with this measure on a dev run: a function to be told each line of the
-        log."""
+        """Start training of `steps` steps, with `measure` on a dev run: yields a function to call with each
+        line of the log."""
         return nullcontext(_ignore)
 
     def ranking(self, what: str, count: int) -> AbstractContextManager[Callable[[int], object]]:
-        """So many queries are ranked: a function to be told how many more."""
+        """Start ranking `count` queries: yields a function to call with the number of further queries."""
         return nullcontext(_ignore)
 
     def left_out(self, what: str) -> None:
-        """Some of the data was not used, and why."""
+        """Report that some data was not used, and why."""
 
 
 def _ignore(value: object) -> None:
