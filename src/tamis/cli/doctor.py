@@ -17,7 +17,7 @@ from tamis import __version__
 from tamis.base.errors import InputError, TamisError, some
 from tamis.base.extras import install
 from tamis.cli import runtimes
-from tamis.cli.arguments import ArgumentParser, json_argument
+from tamis.cli.arguments import ArgumentParser, folder_of_index, index_argument, json_argument
 from tamis.cli.console import (
     counted,
     doing,
@@ -31,7 +31,9 @@ from tamis.cli.console import (
 )
 from tamis.core import registry
 from tamis.core.extensions import Extension
+from tamis.index.embedded import EmbeddedIndex
 from tamis.index.index import Index
+from tamis.index.place import Place, is_address
 from tamis.index.verify import verify
 from tamis.models import architecture
 from tamis.models.bundled import bundled_models
@@ -49,7 +51,7 @@ _MANY_DELETED = 0.2
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("index", metavar="IDX", type=Path, nargs="?", help="an index to check, byte by byte")
+    index_argument(parser, ", to check: on disk byte by byte", optional=True)
     parser.add_argument(
         "--repair",
         action="store_true",
@@ -58,11 +60,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     json_argument(parser)
 
 
-def main(index: Path | None, repair: bool, json: bool) -> None:
+def main(index: Place | None, repair: bool, json: bool) -> None:
     """Check the installation and an index; --repair makes a damaged index open again and lists losses."""
     if repair and index is None:
         raise InputError("no index to repair", remedy="name it: tamis doctor IDX --repair")
-    repaired = _repair(index, json) if repair and index is not None else None
+    repaired = _repair(folder_of_index(str(index)), json) if repair and index is not None else None
     found: dict[str, Any] = {
         "machine": _machine(),
         "packages": _packages(),
@@ -209,13 +211,16 @@ def _brought_architectures() -> Iterator[tuple[str, Extension, str, str]]:
             yield "architecture", each, "", str(error)
 
 
-def _index(path: Path) -> dict[str, Any]:
+def _index(place: Place) -> dict[str, Any]:
+    if is_address(place):
+        return _in_a_cluster(str(place))
+    path = Path(place)
     with doing("Verifying checksums"):
         problems = verify(path)
     if problems:
         remedy = f"restore it from a copy, build the index again, or `tamis doctor {path} --repair`"
         return {"path": str(path), "problems": [f"{problem}: {remedy}" for problem in problems]}
-    opened = Index.open(path)
+    opened = EmbeddedIndex.open(path)
     stored = sum(map(len, opened.segments))
     deleted = stored - len(opened)
     advice = None
@@ -230,6 +235,16 @@ def _index(path: Path) -> dict[str, Any]:
         "positions": opened.manifest.positions,
         "bytes": size_on_disk(path),
         "advice": advice,
+        "problems": [],
+    }
+
+
+def _in_a_cluster(address: str) -> dict[str, Any]:
+    opened = Index.open(address)
+    return {
+        "path": address,
+        "documents": len(opened),
+        "analyzer": opened.analyzer.name,
         "problems": [],
     }
 

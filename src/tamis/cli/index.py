@@ -33,8 +33,8 @@ from tamis.formats import CorpusFormat, LeftOut, SkipReport, read_corpus
 from tamis.formats.corpora import places_of
 from tamis.formats.json_lines import is_blank
 from tamis.formats.kinds import RECORDS
-from tamis.index.index import Index, IndexWriter, OnDuplicate, create
-from tamis.index.writer import Skipped
+from tamis.index.embedded import EmbeddedIndex
+from tamis.index.writer import IndexWriter, OnDuplicate, Skipped, create
 from tamis.storage.document_store import DuplicateIdError
 
 MOST_WORKERS = 8  # default limit: one process reads the corpus, and cannot feed many
@@ -165,7 +165,7 @@ def main(
                 writer.merge()
             else:
                 writer.commit()
-    made = Index.open(output)
+    made = EmbeddedIndex.open(output)
     there = writer.skipped if before else Skipped()  # a new index skips only what its corpus has twice
     seconds = time.perf_counter() - started
     prepare_kernel()
@@ -260,9 +260,9 @@ def _add(
         raise
 
 
-def _existing(path: Path, analyzer: str | None, positions: bool) -> Index:
+def _existing(path: Path, analyzer: str | None, positions: bool) -> EmbeddedIndex:
     """An index that is there, if it was made with the same settings."""
-    index = Index.open(path)
+    index = EmbeddedIndex.open(path)
     manifest = index.manifest
     if positions and not manifest.positions:
         raise InputError(

@@ -13,7 +13,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from tamis.base.errors import ExpressionError, InputError, TamisError
 from tamis.core.cost import DEPTH
@@ -104,7 +103,7 @@ class Pipelines:
         self._default = parse(default)
         self._lock = threading.Lock()
         self._index = index
-        self._stamp = None if index is None else _stamp(index.path)
+        self._stamp = None if index is None else index.stamp()
         self._looked = 0.0
         self._built: OrderedDict[tuple[str, bool], Built] = OrderedDict()
         self._own_built: dict[bool, Built] = {}  # of the pipelines that a request need not name
@@ -149,14 +148,14 @@ class Pipelines:
         if self._index is None or now - self._looked < _LOOK_EVERY:
             return False
         self._looked = now
-        return _stamp(self._index.path) != self._stamp
+        return self._index.stamp() != self._stamp
 
     def reload(self) -> bool:
         """Move to the newest commit; True if there was one. Where it cannot be read (a folder that is being
         replaced), or the server's own pipeline cannot run over it, the error is raised and the last commit
         stays."""
         with self._lock:
-            stamp = _stamp(self.index.path)
+            stamp = self.index.stamp()
             newest = copy.copy(self.index)  # requests at work keep the commit that they have
             moved = newest.refresh()
             self._stamp = stamp  # whatever comes of it: a commit is tried, and told of, once
@@ -292,15 +291,6 @@ def _there(index: Index | None) -> Index:
     if index is None:
         raise NoIndexError
     return index
-
-
-def _stamp(folder: Path) -> tuple[int, int, int] | None:
-    """Changes with every commit: a manifest is a new file each time."""
-    try:
-        found = (folder / "manifest.json").stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_ino, found.st_size
 
 
 def _reads_all(model: ModelStage) -> bool:
