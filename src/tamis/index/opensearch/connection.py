@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from tamis.base.errors import InputError, MissingDependencyError, quoted
 from tamis.base.extras import install
-from tamis.base.interrupt import check
+from tamis.base.interrupt import check, remaining
 from tamis.index.opensearch.errors import AUTHORITY, ClusterError, UnreachableError, refused, unanswered
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ _CONNECTS = 10.0  # seconds
 _FIRST_DELAY, _LONGEST_DELAY = 0.25, 10.0  # seconds between two tries
 _USER, _PASSWORD = "TAMIS_OPENSEARCH_USER", "TAMIS_OPENSEARCH_PASSWORD"
 _API_KEY, _TOKEN = "TAMIS_OPENSEARCH_API_KEY", "TAMIS_OPENSEARCH_TOKEN"
+_TIMEOUT = "TAMIS_OPENSEARCH_TIMEOUT"
 _FORM = "write it like opensearch://host:9200/name"
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.%\w]+\]|[A-Za-z0-9_.-]+)(?::(?P<port>\d{1,5}))?")
 _NAME = re.compile(r"(?![-_+.])[^\\/*?\"<>| ,#:A-Z\x00-\x20]{1,255}")
@@ -101,6 +102,7 @@ class Connection:
         self.address = address
         self._authorization = _authorization()
         self._client = _client(address, self._authorization)
+        self.timeout = _timeout()
         self.version: tuple[int, ...] = _version(self.request("GET", "/", patience=0.0), address)
 
     def __reduce__(self) -> tuple[object, tuple[Address]]:
@@ -116,25 +118,30 @@ class Connection:
         body: Mapping[str, Any] | Iterable[Mapping[str, Any]] | bytes | None = None,
         *,
         params: Mapping[str, Any] | None = None,
-        timeout: float = 30.0,
+        timeout: float | None = None,
         patience: float = 30.0,
     ) -> Any:
         """The parsed answer. A body may be one object, several (a line each), or lines as bytes.
 
-        `timeout` is for one try, in seconds. A node that is gone and a cluster that is busy are asked again,
-        with growing pauses, while less than `patience` seconds have passed; other nodes at once."""
+        `timeout` is for one try, in seconds (`TAMIS_OPENSEARCH_TIMEOUT`, or 60). A node that is gone and a
+        cluster that is busy are asked again, with growing pauses, while less than `patience` seconds have
+        passed; other nodes at once. Nothing lasts beyond the deadline of the search that it is for."""
+        timeout = self.timeout if timeout is None else timeout
         data = _encoded(body)
         lines = body is not None and not isinstance(body, Mapping)
         started, tries = time.monotonic(), 0
         while True:
             check()
+            rest = remaining()
             try:
-                return self._once(method, path, data, lines, params, timeout)
+                limit = timeout if rest is None else min(timeout, max(rest, 0.001))
+                return self._once(method, path, data, lines, params, limit)
             except ClusterError as error:
                 tries += 1
                 others = isinstance(error, UnreachableError) and tries < len(self.address.hosts)
                 seconds = 0.0 if others else pause(tries)
-                if not error.passes or (not others and time.monotonic() + seconds - started > patience):
+                end = started + patience if rest is None else min(started + patience, time.monotonic() + rest)
+                if not error.passes or (not others and time.monotonic() + seconds > end):
                     raise
                 time.sleep(seconds)
 
@@ -241,6 +248,18 @@ def _authorization() -> str:
         problem = f"{_API_KEY if tokens['ApiKey'] else _TOKEN} holds characters that no header can have"
         raise InputError(problem, remedy="copy it again, without line breaks")
     return header
+
+
+def _timeout() -> float:
+    """Seconds in which a request must be answered, unless its caller knows better."""
+    text = os.environ.get(_TIMEOUT, "60")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e6:
+        raise InputError(f"{_TIMEOUT} is {quoted(text)}", remedy="set it to a number of seconds")
+    return seconds
 
 
 def _version(answer: Any, address: Address) -> tuple[int, ...]:

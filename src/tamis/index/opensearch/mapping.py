@@ -42,13 +42,15 @@ _SAMPLE = (
 class Meta:
     """What tamis has written down about an index. `fields` says where each similarity's scores come from."""
 
+    index: str = ""  # its name, also where an alias was asked for
     analyzer: str = "english"
-    fields: Mapping[Similarity, str] = field(default_factory=lambda: _named(DEFAULT_SIMILARITIES))
+    fields: Mapping[Similarity, str] = field(default_factory=lambda: named_fields(DEFAULT_SIMILARITIES))
     shards: int = 1
     replicas: int = 0  # once all documents are there
     identity: str = field(default_factory=lambda: secrets.token_hex(8))
     runs: int = 1  # how many commands have written to it
-    documents: int | None = None  # that it held when the last of them had ended; None: it has not
+    before: int = 0  # documents that it held when the last of them began
+    documents: int | None = None  # and when it had ended; None: it has not
     version: str = __version__
 
     @property
@@ -116,7 +118,7 @@ def expression(model: Similarity) -> str:
     return f"ql(smoothing={model.smoothing}, lam={float(model.lam)})"
 
 
-def _named(similarities: Sequence[Similarity]) -> dict[Similarity, str]:
+def named_fields(similarities: Sequence[Similarity]) -> dict[Similarity, str]:
     """A field for each: the first is `contents` itself, the others are below it."""
     names: dict[Similarity, str] = {}
     for number, each in enumerate(dict.fromkeys(similarities)):
@@ -125,11 +127,16 @@ def _named(similarities: Sequence[Similarity]) -> dict[Similarity, str]:
 
 
 def new_meta(
-    *, analyzer: str = "english", similarities: Sequence[Similarity] = (), shards: int = 1, replicas: int = 0
+    index: str,
+    *,
+    analyzer: str = "english",
+    similarities: Sequence[Similarity] = (),
+    shards: int = 1,
+    replicas: int = 0,
 ) -> Meta:
     """What to make an index by; `InputError` for an analyzer that the cluster does not have.
 
-    >>> new_meta(analyzer="french")
+    >>> new_meta("books", analyzer="french")
     Traceback (most recent call last):
     tamis.base.errors.InputError: OpenSearch does not have the analyzer 'french' as tamis has it: use english,
     plain
@@ -142,7 +149,7 @@ def new_meta(
     if not any(isinstance(each, BM25) for each in every):  # from which the collection's statistics are read
         problem = f"no bm25 among the similarities ({', '.join(map(expression, every))})"
         raise InputError(problem, remedy="add one, such as bm25(0.9, 0.4)")
-    return Meta(analyzer, _named(every), shards, replicas)
+    return Meta(index, analyzer, named_fields(every), shards, replicas)
 
 
 # -- what is sent to make an index
@@ -225,6 +232,7 @@ def _written(meta: Meta) -> dict[str, Any]:
         "shards": meta.shards,
         "replicas": meta.replicas,
         "runs": meta.runs,
+        "before": meta.before,
         "documents": meta.documents,
     }
 
@@ -247,7 +255,7 @@ def read_meta(connection: Connection) -> Meta:
     if len(answer) != 1:
         remedy = f"name one of them: {', '.join(sorted(answer))}"
         raise InputError(f"{place} leads to {len(answer)} indexes", remedy=remedy)
-    (mapping,) = answer.values()
+    ((index, mapping),) = answer.items()
     written = mapping.get("mappings", {}).get("_meta", {}).get(_OURS)
     if not isinstance(written, Mapping):
         remedy = "make one with `tamis index`, under another name"
@@ -257,12 +265,14 @@ def read_meta(connection: Connection) -> Meta:
         raise InputError(problem, remedy=f"use the version that made it, {quoted(written.get('version'))}")
     try:
         return Meta(
+            index=index,
             analyzer=str(written["analyzer"]),
             fields={similarity(each["similarity"]): str(each["field"]) for each in written["similarities"]},
             shards=int(written["shards"]),
             replicas=int(written["replicas"]),
             identity=str(written["identity"]),
             runs=int(written["runs"]),
+            before=int(written["before"]),
             documents=None if written["documents"] is None else int(written["documents"]),
             version=str(written["version"]),
         )
