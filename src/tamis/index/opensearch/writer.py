@@ -73,11 +73,11 @@ def writer(
     """The writer of an index, which is made at once; `finish` puts it into service. `done` hears of documents
     that have arrived, `told` of trouble that is waited out."""
     connection = connect(address)
-    meta = prepare(connection, how, wanted or Wanted())
+    meta, before = prepare(connection, how, wanted or Wanted())
     sender = Sender(connection, on_duplicate, resumed=how == "resume", patience=patience, told=told)
     bulk = Bulk(sender, workers, skip_refused=skip_refused, done=done)
     try:
-        yield ClusterWriter(connection, meta, on_duplicate, bulk)
+        yield ClusterWriter(connection, meta, before, on_duplicate, bulk)
     finally:
         bulk.stop()
 
@@ -88,6 +88,7 @@ class ClusterWriter:
 
     connection: Connection
     meta: Meta
+    before: int  # documents that were there when it was opened
     on_duplicate: OnDuplicate
     bulk: Bulk
     added: int = 0
@@ -102,9 +103,13 @@ class ClusterWriter:
         version = version_of(self.meta.runs, self.added, self.on_duplicate)
         self.bulk.add(Entry.of(document, version))
 
-    def finish(self, *, merge: bool = True) -> Meta:
-        """Send the rest, check that all is there, and make it searchable, merged and replicated."""
+    def send(self) -> None:
+        """Send the rest, and wait until all has arrived."""
         self.bulk.finish()
+
+    def finish(self, *, merge: bool = True) -> Meta:
+        """Check that all is there, and make it searchable, merged and replicated."""
+        self.send()
         return finish(self.connection, self.meta, self.outcome, self.on_duplicate, merge=merge)
 
 
@@ -112,22 +117,22 @@ class ClusterWriter:
 # ------------------------------------------------------------------------------------------------------------
 
 
-def prepare(connection: Connection, how: How, wanted: Wanted) -> Meta:
-    """Make the index, or check that it is the one to continue."""
+def prepare(connection: Connection, how: How, wanted: Wanted) -> tuple[Meta, int]:
+    """Make the index, or check that it is the one to continue; and how many documents it holds."""
     address = connection.address
     there = find_meta(connection)
     if there is not None and there.index != address.index:
         remedy = f"write to that index, {replace(address, index=there.index)}"
         raise InputError(f"{address} is an alias of the index {there.index}", remedy=remedy)
     if there is None and how != "add":
-        return _made(connection, wanted)
+        return _made(connection, wanted), 0
     if there is None:
         remedy = "make it first: the same command without --add"
         raise InputError(f"there is no index at {address}", remedy=remedy)
     if how == "overwrite":
         _new(connection, wanted)  # what is wrong with the new one is found out while the old one is there
         connection.request("DELETE", f"/{address.index}", patience=120)
-        return _made(connection, wanted)
+        return _made(connection, wanted), 0
     if how == "new":
         remedy = "resume it (--resume), add to it (--add) or overwrite it (--overwrite)"
         raise InputError(f"{address} already holds an index", remedy=remedy)
@@ -135,15 +140,14 @@ def prepare(connection: Connection, how: How, wanted: Wanted) -> Meta:
     if wanted.replicas is not None:
         there = replace(there, replicas=wanted.replicas)
     if how == "resume":
-        connection.request("POST", f"/{address.index}/_refresh", timeout=300, patience=120)
-        return there
+        return there, count(connection)
     if there.documents is None:
         problem = f"the command that last wrote to {address} was interrupted"
         remedy = "finish it first, by the same command with --resume; or --overwrite the index"
         raise InputError(problem, remedy=remedy)
     begun = replace(there, runs=there.runs + 1, documents=None, before=count(connection))
     write_meta(connection, begun)
-    return begun
+    return begun, begun.before
 
 
 def _new(connection: Connection, wanted: Wanted) -> Meta:
@@ -225,6 +229,7 @@ def finish(
     if meta.runs == 1:  # later commands have left it as it is
         settings["refresh_interval"] = None
     connection.request("PUT", f"/{index}/_settings", {"index": settings}, timeout=90, patience=120)
+    connection.request("POST", f"/{index}/_flush", timeout=600, patience=120)  # a node starts faster with it
     done = replace(meta, documents=documents)
     write_meta(connection, done)
     return done
