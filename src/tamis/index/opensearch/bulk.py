@@ -35,9 +35,9 @@ from tamis.storage.document_store import DuplicateIdError, encoded
 
 REQUEST = 4 << 20  # bytes of documents in a request
 _MOST = 5_000  # documents in one
-_SHARD_WAIT = "30s"  # for which the cluster holds a request to a shard that is on its way to another node
+_SHARD_WAIT = "10s"  # for which the cluster holds a request to a shard that is on its way to another node
 PATIENCE = 300.0  # seconds in which a request must succeed, with all its repetitions
-_TOLD_AFTER = 3  # tries of a request until its trouble is told
+_TOLD_AFTER = 5.0  # seconds of trouble with a request
 _MIDDLE, _OF_ONE_COMMAND = 1 << 61, 1 << 40  # versions are positive and have 63 bits
 _LARGEST_REQUEST = 100 << 20  # bytes that a cluster takes by default
 
@@ -165,7 +165,7 @@ class Sender:
                 seconds = pause(tries)
                 if time.monotonic() + seconds - started > self._patience:
                     raise error
-                if tries >= _TOLD_AFTER:
+                if time.monotonic() - started >= _TOLD_AFTER:
                     self._told(error)
                 time.sleep(seconds)
         return outcome

@@ -164,6 +164,8 @@ class Connection:
                 method, path, params=dict(params or {}), body=data, timeout=limit, headers=headers
             )
         except client.ConnectionError as error:
+            if isinstance(error.info, UnicodeDecodeError):
+                raise _not_opensearch(self.address) from None
             raise unanswered(error, self.address.nodes, timeout) from None
         except client.TransportError as error:
             answer = error.info if error.info is not None else error.error
