@@ -32,7 +32,6 @@ from tamis.cli.console import (
 from tamis.core import registry
 from tamis.core.extensions import Extension
 from tamis.index.embedded import EmbeddedIndex
-from tamis.index.index import Index
 from tamis.index.place import Place, is_address
 from tamis.index.verify import verify
 from tamis.models import architecture
@@ -240,12 +239,20 @@ def _index(place: Place) -> dict[str, Any]:
 
 
 def _in_a_cluster(address: str) -> dict[str, Any]:
-    opened = Index.open(address)
+    from tamis.index.opensearch.index import OpenSearchIndex
+
+    opened = OpenSearchIndex.open(address)
+    health, meta = opened.health, opened.meta
+    remedy = f"continue with `tamis index CORPUS -o {address} --resume`"
     return {
         "path": address,
         "documents": len(opened),
-        "analyzer": opened.analyzer.name,
-        "problems": [],
+        "opensearch": ".".join(map(str, opened.connection.version)),
+        "shards": meta.shards,
+        "health": health,
+        "analyzer": meta.analyzer,
+        "similarities": meta.expressions,
+        "problems": [f"not all documents are written: {remedy}"] if meta.documents is None else [],
     }
 
 
@@ -317,6 +324,12 @@ def _index_lines(index: dict[str, Any], line: Any, good: Any, bad: Any) -> None:
     if index["problems"]:
         for problem in index["problems"]:
             line(bad, index["path"], problem)
+        return
+    if "opensearch" in index:
+        what = f"{counted(index['documents'], 'document')} in {counted(index['shards'], 'shard')}"
+        version = f"OpenSearch {index['opensearch']}, {index['health']}"
+        line(good, index["path"], f"{what}, {version}, analyzer {index['analyzer']}")
+        line(good, "", f"can be searched by {', '.join(index['similarities'])}")
         return
     documents, segments = counted(index["documents"], "document"), counted(index["segments"], "segment")
     details = f"{documents}, {index['deleted']:,} deleted, {segments}, {size(index['bytes'])}, "

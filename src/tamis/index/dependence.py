@@ -110,7 +110,7 @@ class SDM(Stage):
     ) -> None:
         if not isinstance(index, EmbeddedIndex):
             raise InputError(
-                f"sdm cannot search {index.place}, which is not an index on disk",
+                "sdm searches only an index on disk",
                 remedy="use bm25 or ql, or an index on disk with positions",
             )
         if not index.manifest.positions:

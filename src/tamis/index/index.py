@@ -185,6 +185,9 @@ class Index(ABC):
     def statistics(self, weights: Mapping[str, float], model: Model) -> Terms:
         """The statistics of a weighted bag of analysed terms, as far as a model uses them."""
 
+    #: Whether searches see changes at once, and `refresh` only takes note of them.
+    is_live = False
+
     # -- what those with a slow way to their documents do at once
 
     def search_all(
@@ -209,6 +212,9 @@ class Index(ABC):
 
     def look_up(self, terms: Iterable[str]) -> None:  # noqa: B027 (there may be nothing to do)
         """`df` will be asked for these terms."""
+
+    def check_model(self, model: Model) -> None:  # noqa: B027
+        """Raise where the index cannot be searched by a model."""
 
     def prepare(self, model: Model, backend: Backend) -> None:  # noqa: B027
         """Many searches by a model will follow."""

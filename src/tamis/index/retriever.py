@@ -47,6 +47,7 @@ class Retriever(Stage):
         without: Iterable[str] | None = None,
         backend: Backend = "auto",
     ) -> None:
+        index.check_model(model)
         self.index, self.model, self.backend, self.name = index, model, backend, model.name
         self.only = None if only is None else tuple(listed(only))
         self.without = None if without is None else tuple(listed(without))

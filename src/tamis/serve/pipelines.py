@@ -102,6 +102,7 @@ class Pipelines:
         self._own_runtime = replace(self._runtime, pool=self._pool.pinned)
         self._default = parse(default)
         self._lock = threading.Lock()
+        self._reloading = threading.Lock()
         self._index = index
         self._stamp = None if index is None else index.stamp()
         self._looked = 0.0
@@ -154,16 +155,17 @@ class Pipelines:
         """Move to the newest commit; True if there was one. Where it cannot be read (a folder that is being
         replaced), or the server's own pipeline cannot run over it, the error is raised and the last commit
         stays."""
-        with self._lock:
+        with self._reloading:
             stamp = self.index.stamp()
             newest = copy.copy(self.index)  # requests at work keep the commit that they have
-            moved = newest.refresh()
+            moved = newest.refresh()  # it may take long in a cluster: pipelines are built meanwhile
             self._stamp = stamp  # whatever comes of it: a commit is tried, and told of, once
             if moved:
-                own = self._own_over(newest)
-                self._index = newest
-                self._built.clear()
-                self._own_built = {True: own}
+                with self._lock:
+                    own = self._own_over(newest)
+                    self._index = newest
+                    self._built.clear()
+                    self._own_built = {True: own}
             return moved
 
     def _own_over(self, index: Index) -> Built:

@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from tamis.base.errors import InputError
 from tamis.base.interrupt import check, remaining
 from tamis.index.opensearch.connection import Connection, pause
 from tamis.index.opensearch.errors import ClusterError, refused
 
-_TIMEOUT = 60.0  # seconds of one request
 _PATIENCE = 60.0  # seconds in which another node may take a lost one's place
-_MARGIN = 0.05  # seconds beyond a deadline, at which those who wait hear of it first
+_MARGIN = 0.05  # seconds beyond a deadline
 _SHARDS = "error", "status", "timed_out", "_shards"
 Body = Mapping[str, Any]
 
@@ -31,6 +31,11 @@ class Cluster:
     def place(self) -> str:
         return str(self.connection.address)
 
+    def health(self) -> str:
+        """`green`; `yellow` where copies of shards are missing; `red` where shards are."""
+        path = f"/_cluster/health/{self.connection.address.index}"
+        return str(self.connection.request("GET", path)["status"])
+
     def request(
         self,
         method: str,
@@ -40,16 +45,13 @@ class Cluster:
         params: Mapping[str, Any] | None = None,
     ) -> Any:
         """The answer to one request to the index."""
-        left = remaining()
-        most = float("inf") if left is None else left + _MARGIN
         path = f"/{self.connection.address.index}/{what}"
-        check()
         try:
-            return self.connection.request(
-                method, path, body, params=params, timeout=min(_TIMEOUT, most), patience=min(_PATIENCE, most)
-            )
+            return self.connection.request(method, path, body, params=params, patience=_PATIENCE)
         except ClusterError:
-            check()
+            if remaining() == 0:  # those who wait should hear of the deadline, and not of this
+                time.sleep(_MARGIN)
+                check()
             raise
 
     def search(self, bodies: Sequence[Body], read: str, *, copies: Sequence[str] | None = None) -> list[Any]:
@@ -120,9 +122,9 @@ def shards_problem(answer: Mapping[str, Any], place: str) -> ClusterError | None
     """
     if "error" in answer:
         if "maxClauseCount" in str(answer["error"]):
-            problem = f"the query has more terms than {place} takes"
-            remedy = "ask in fewer words, or raise indices.query.bool.max_clause_count of the cluster"
-            return ClusterError(problem, remedy=remedy, status=400)
+            problem = "the query has more terms than the cluster takes"
+            remedy = "ask in fewer words, or raise its indices.query.bool.max_clause_count"
+            raise InputError(problem, remedy=remedy)
         return refused(int(answer.get("status", 500)), answer, place)
     shards = answer["_shards"]
     if shards["failed"] or shards["successful"] < shards["total"] or answer["timed_out"]:

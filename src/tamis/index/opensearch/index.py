@@ -55,6 +55,7 @@ class OpenSearchIndex(Index):
     `refresh`."""
 
     queries_at_once = 16
+    is_live = True
 
     def __init__(self, connection: Connection, meta: Meta, state: _State | None = None) -> None:
         self.connection, self.meta = connection, meta
@@ -78,6 +79,11 @@ class OpenSearchIndex(Index):
     @property
     def place(self) -> str:
         return str(self.connection.address)
+
+    @property
+    def health(self) -> str:
+        """`green`, `yellow` where copies of shards are missing, or `red` where shards are."""
+        return self._cluster.health()
 
     @property
     def analyzer(self) -> Analyzer:
@@ -257,6 +263,9 @@ class OpenSearchIndex(Index):
                 together = more
         return [queries.ids_and_scores(values) for values in found.values()]
 
+    def check_model(self, model: Model) -> None:
+        self._field(model)
+
     def _field(self, model: Model) -> str:
         """The field whose similarity is this model."""
         for each, name in self.meta.fields.items():
@@ -265,7 +274,7 @@ class OpenSearchIndex(Index):
         there = ", ".join(self.meta.expressions)
         more = ", or index it again with this similarity too"
         possible = isinstance(model, BM25 | QueryLikelihood) and model.variant == "lucene"
-        problem = f"{self.place} cannot be searched by {call_of(model)}"
+        problem = f"the index in the cluster cannot be searched by {call_of(model)}"
         raise InputError(problem, remedy=f"use {there}{more if possible else ''}")
 
     def _factor(self, model: Model) -> float:
