@@ -11,8 +11,8 @@ import pytest
 from tamis import Document, Index
 from tamis.base.errors import InputError, StorageError
 from tamis.cli import main
-from tamis.index.index import create
 from tamis.index.verify import verify
+from tamis.index.writer import create
 from tamis.infer.tokens import build_tokens
 from tamis.models.tokenizer import Tokenizer
 from tamis.storage.markers import MARKER

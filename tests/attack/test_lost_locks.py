@@ -13,8 +13,8 @@ from tamis import Document, Index
 from tamis.base.documents import Query
 from tamis.base.errors import InputError, LockedError
 from tamis.core.journal import Job, Journal, digest, remove
-from tamis.index.index import create
 from tamis.index.verify import verify
+from tamis.index.writer import create
 from tamis.storage.locks import folder_lock
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

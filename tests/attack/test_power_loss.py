@@ -19,8 +19,8 @@ from tamis.base.errors import InputError
 from tamis.core import journal
 from tamis.core.journal import Job, Journal, digest
 from tamis.core.ranking import Ranking, Run
-from tamis.index.index import create
 from tamis.index.verify import verify
+from tamis.index.writer import create
 from tamis.infer.tokens import TokenStore, build_tokens
 from tamis.models.tokenizer import Tokenizer
 from tests.attack.power_loss import Moment, Recorder, restore

@@ -23,9 +23,9 @@ import pytest
 
 from tamis import Document, Index
 from tamis.base.errors import UnknownDocumentError
-from tamis.index.index import create
 from tamis.index.score import BM25
 from tamis.index.verify import verify
+from tamis.index.writer import create
 from tamis.storage.columns import Column, ColumnInfo
 
 COMMITS = 25

@@ -21,9 +21,9 @@ import pytest
 from tamis import Document, Index
 from tamis.base.errors import LockedError, StorageError, TamisError
 from tamis.index import build
-from tamis.index.index import create
 from tamis.index.score import BM25
 from tamis.index.verify import verify
+from tamis.index.writer import create
 
 PAGE = 4096
 WORDS = [f"word{n}" for n in range(300)]

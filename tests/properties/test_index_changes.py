@@ -17,8 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from tamis import Document, Index
 from tamis.base.errors import UnknownDocumentError
 from tamis.index.dependence import SDM
-from tamis.index.index import IndexWriter, OnDuplicate
 from tamis.index.score import BM25, Model, QueryLikelihood, TfIdf
+from tamis.index.writer import IndexWriter, OnDuplicate
 
 THOROUGH = os.environ.get("TAMIS_HYPOTHESIS") == "thorough"
 WORDS = ["ash", "birch", "cedar", "elm", "fir", "oak"]

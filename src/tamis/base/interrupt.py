@@ -1,12 +1,14 @@
 """Cancels a search that is no longer needed.
 
 Long-running code calls `check` between its short parts. The caller in the same thread decides what `check`
-does; by default it does nothing. Compiled code cannot call back, and reads `waiting` instead.
+does; by default it does nothing. Compiled code cannot call back, and reads `waiting` instead. A request to
+another machine takes no longer than `remaining`.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -25,6 +27,7 @@ class _Current(threading.local):
     def __init__(self) -> None:
         self.check: Callable[[], object] = _go_on
         self.waiting: Array = np.ones(1, dtype=bool)
+        self.deadline: float | None = None
 
 
 _current = _Current()
@@ -46,10 +49,21 @@ def waiting() -> Array:
     return _current.waiting
 
 
+def remaining() -> float | None:
+    """Seconds until the deadline; None without one.
+
+    >>> remaining() is None
+    True
+    """
+    return None if _current.deadline is None else max(_current.deadline - time.monotonic(), 0.0)
+
+
 @contextmanager
-def interruptible(check: Callable[[], object], waiting: Array) -> Iterator[None]:
+def interruptible(
+    check: Callable[[], object], waiting: Array, deadline: float | None = None
+) -> Iterator[None]:
     """Within the block, in this thread, `check` is called between the parts of a long search. It must raise
-    when all flags of `waiting` are false.
+    when all flags of `waiting` are false. The `deadline` is by the monotonic clock.
 
     >>> def stop() -> None:
     ...     raise TimeoutError
@@ -59,9 +73,9 @@ def interruptible(check: Callable[[], object], waiting: Array) -> Iterator[None]
     TimeoutError
     >>> check()
     """
-    before = _current.check, _current.waiting
-    _current.check, _current.waiting = check, waiting
+    before = _current.check, _current.waiting, _current.deadline
+    _current.check, _current.waiting, _current.deadline = check, waiting, deadline
     try:
         yield
     finally:
-        _current.check, _current.waiting = before
+        _current.check, _current.waiting, _current.deadline = before

@@ -11,6 +11,7 @@ from typing import NoReturn, get_args
 from tamis.base.errors import InputError
 from tamis.core.defaults import NAMED
 from tamis.core.runtime import Device, Precision
+from tamis.index.place import Place, is_address
 from tamis.storage.files import STDIN
 
 
@@ -42,6 +43,36 @@ class ArgumentParser(argparse.ArgumentParser):
         near = get_close_matches(unknown, self._option_string_actions, 1) if unknown[:1] == "-" else []
         meant = f"use {near[0]}, or " if near else ""
         raise InputError(message, remedy=f"{meant}see `{self.prog} --help`")
+
+
+def place_of_index(text: str) -> Place:
+    """A folder or an address, in which a path would lose a slash.
+
+    >>> place_of_index("opensearch://localhost:9200/books")
+    'opensearch://localhost:9200/books'
+    """
+    return text if is_address(text) else Path(text)
+
+
+def folder_of_index(text: str) -> Path:
+    """For what only an index on disk can do.
+
+    >>> folder_of_index("opensearch://localhost:9200/books")
+    Traceback (most recent call last):
+    tamis.base.errors.InputError: opensearch://localhost:9200/books is not an index on disk: give the folder
+    of one, or use the cluster's own tools
+    """
+    if is_address(text):
+        remedy = "give the folder of one, or use the cluster's own tools"
+        raise InputError(f"{text} is not an index on disk", remedy=remedy)
+    return Path(text)
+
+
+def index_argument(parser: ArgumentParser, use: str = "", *, optional: bool = False) -> None:
+    about = f"an index, made by `tamis index`: a folder or opensearch://HOST:PORT/NAME{use}"
+    parser.add_argument(
+        "index", metavar="IDX", type=place_of_index, nargs="?" if optional else None, help=about
+    )
 
 
 def at_least_one(text: str) -> int:

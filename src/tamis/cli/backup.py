@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tamis.cli.arguments import ArgumentParser, json_argument
+from tamis.cli.arguments import ArgumentParser, folder_of_index, json_argument
 from tamis.cli.console import counted, doing, print_json, size, warn
 from tamis.cli.outputs import check_output
-from tamis.index.index import Index
+from tamis.index.embedded import EmbeddedIndex
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("index", metavar="IDX", type=Path, help="an index, made by `tamis index`")
+    parser.add_argument("index", metavar="IDX", type=folder_of_index, help="an index, made by `tamis index`")
     parser.add_argument("destination", metavar="DEST", type=Path, help="a folder that is new or empty")
     parser.add_argument(
         "--copy",
@@ -33,7 +33,7 @@ def main(index: Path, destination: Path, copy: bool, json: bool) -> None:
     check_output(destination, str(index), within=False)
     with doing("Copying"):
         made = backup(index, destination, links=not copy)
-    documents = len(Index.open(destination))
+    documents = len(EmbeddedIndex.open(destination))
     if json:
         print_json(
             {

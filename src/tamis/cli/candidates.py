@@ -12,13 +12,8 @@ from tamis.cli.console import counted, warn
 from tamis.cli.rerank import texts_of_run
 from tamis.core.ranking import Ranking, Run, ScoreKind
 from tamis.formats import CorpusFormat
+from tamis.index.place import Place
 from tamis.rank.given_run import GivenRun
-
-
-def index_argument(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "index", metavar="IDX", nargs="?", help="an index, made by `tamis index`; or use --run and --corpus"
-    )
 
 
 def given_arguments(parser: ArgumentParser) -> None:
@@ -36,7 +31,7 @@ def given_arguments(parser: ArgumentParser) -> None:
 
 
 def check_given(
-    index: str | None,
+    index: Place | None,
     run: str | None,
     corpus: Sequence[str] | None,
     inputs: Sequence[str],

@@ -17,7 +17,7 @@ from tamis import __version__
 from tamis.base.errors import InputError, TamisError, some
 from tamis.base.extras import install
 from tamis.cli import runtimes
-from tamis.cli.arguments import ArgumentParser, json_argument
+from tamis.cli.arguments import ArgumentParser, folder_of_index, index_argument, json_argument
 from tamis.cli.console import (
     counted,
     doing,
@@ -31,7 +31,8 @@ from tamis.cli.console import (
 )
 from tamis.core import registry
 from tamis.core.extensions import Extension
-from tamis.index.index import Index
+from tamis.index.embedded import EmbeddedIndex
+from tamis.index.place import Place, is_address
 from tamis.index.verify import verify
 from tamis.models import architecture
 from tamis.models.bundled import bundled_models
@@ -49,7 +50,7 @@ _MANY_DELETED = 0.2
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("index", metavar="IDX", type=Path, nargs="?", help="an index to check, byte by byte")
+    index_argument(parser, ", to check: on disk byte by byte", optional=True)
     parser.add_argument(
         "--repair",
         action="store_true",
@@ -58,11 +59,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     json_argument(parser)
 
 
-def main(index: Path | None, repair: bool, json: bool) -> None:
+def main(index: Place | None, repair: bool, json: bool) -> None:
     """Check the installation and an index; --repair makes a damaged index open again and lists losses."""
     if repair and index is None:
         raise InputError("no index to repair", remedy="name it: tamis doctor IDX --repair")
-    repaired = _repair(index, json) if repair and index is not None else None
+    repaired = _repair(folder_of_index(str(index)), json) if repair and index is not None else None
     found: dict[str, Any] = {
         "machine": _machine(),
         "packages": _packages(),
@@ -209,13 +210,16 @@ def _brought_architectures() -> Iterator[tuple[str, Extension, str, str]]:
             yield "architecture", each, "", str(error)
 
 
-def _index(path: Path) -> dict[str, Any]:
+def _index(place: Place) -> dict[str, Any]:
+    if is_address(place):
+        return _in_a_cluster(str(place))
+    path = Path(place)
     with doing("Verifying checksums"):
         problems = verify(path)
     if problems:
         remedy = f"restore it from a copy, build the index again, or `tamis doctor {path} --repair`"
         return {"path": str(path), "problems": [f"{problem}: {remedy}" for problem in problems]}
-    opened = Index.open(path)
+    opened = EmbeddedIndex.open(path)
     stored = sum(map(len, opened.segments))
     deleted = stored - len(opened)
     advice = None
@@ -231,6 +235,24 @@ def _index(path: Path) -> dict[str, Any]:
         "bytes": size_on_disk(path),
         "advice": advice,
         "problems": [],
+    }
+
+
+def _in_a_cluster(address: str) -> dict[str, Any]:
+    from tamis.index.opensearch.index import OpenSearchIndex
+
+    opened = OpenSearchIndex.open(address)
+    health, meta = opened.health, opened.meta
+    remedy = f"continue with `tamis index CORPUS -o {address} --resume`"
+    return {
+        "path": address,
+        "documents": len(opened),
+        "opensearch": ".".join(map(str, opened.connection.version)),
+        "shards": meta.shards,
+        "health": health,
+        "analyzer": meta.analyzer,
+        "similarities": meta.expressions,
+        "problems": [f"not all documents are written: {remedy}"] if meta.documents is None else [],
     }
 
 
@@ -302,6 +324,12 @@ def _index_lines(index: dict[str, Any], line: Any, good: Any, bad: Any) -> None:
     if index["problems"]:
         for problem in index["problems"]:
             line(bad, index["path"], problem)
+        return
+    if "opensearch" in index:
+        what = f"{counted(index['documents'], 'document')} in {counted(index['shards'], 'shard')}"
+        version = f"OpenSearch {index['opensearch']}, {index['health']}"
+        line(good, index["path"], f"{what}, {version}, analyzer {index['analyzer']}")
+        line(good, "", f"can be searched by {', '.join(index['similarities'])}")
         return
     documents, segments = counted(index["documents"], "document"), counted(index["segments"], "segment")
     details = f"{documents}, {index['deleted']:,} deleted, {segments}, {size(index['bytes'])}, "

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import get_args
 
 from tamis.base.documents import Document
 from tamis.base.errors import InputError
 from tamis.base.processes import available_cores
-from tamis.cli.arguments import ArgumentParser, at_least_one, json_argument
+from tamis.cli.arguments import ArgumentParser, at_least_one, json_argument, place_of_index
 from tamis.cli.console import (
     counted,
     doing,
@@ -24,35 +22,20 @@ from tamis.cli.console import (
     progress,
     size,
     size_on_disk,
-    warn,
 )
-from tamis.cli.left_out import left_out_records, warn_of_files
+from tamis.cli.corpus import Tally, places_named, warn_of_another_corpus, warn_of_losses
+from tamis.cli.index_cluster import cluster_arguments, index_into_cluster, refuse_options
+from tamis.cli.left_out import left_out_records
 from tamis.cli.outputs import check_output
 from tamis.cli.tokens import keep_tokens, tokens_argument
 from tamis.formats import CorpusFormat, LeftOut, SkipReport, read_corpus
-from tamis.formats.corpora import places_of
-from tamis.formats.json_lines import is_blank
-from tamis.formats.kinds import RECORDS
-from tamis.index.index import Index, IndexWriter, OnDuplicate, create
-from tamis.index.writer import Skipped
-from tamis.storage.document_store import DuplicateIdError
+from tamis.index.embedded import EmbeddedIndex
+from tamis.index.opensearch.mapping import similarity as similarity_of
+from tamis.index.opensearch.writer import REQUESTS, Wanted
+from tamis.index.place import Place, is_address
+from tamis.index.writer import IndexWriter, OnDuplicate, Skipped, create
 
 MOST_WORKERS = 8  # default limit: one process reads the corpus, and cannot feed many
-
-
-@dataclass(slots=True)
-class _Tally:
-    """What came of a corpus so far."""
-
-    read: int = 0
-    empty: int = 0  # documents that no search can find
-    first_empty: str = ""  # the id of one
-
-    def add(self, document: Document) -> None:
-        self.read += 1
-        if is_blank(document.text) and is_blank(document.title):
-            self.first_empty = self.first_empty or document.id
-            self.empty += 1
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -65,7 +48,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         "ir_datasets",
     )
     parser.add_argument(
-        "-o", "--output", metavar="IDX", type=Path, required=True, help="the index (a folder)"
+        "-o",
+        "--output",
+        metavar="IDX",
+        type=place_of_index,
+        required=True,
+        help="the index: a folder, or opensearch://HOST:9200/NAME",
     )
     parser.add_argument(
         "--analyzer",
@@ -103,18 +91,20 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--workers",
         type=at_least_one,
         metavar="N",
-        help=f"processes that build a large index (the cores, {MOST_WORKERS} at most)",
+        help=f"processes that build a large index (the cores, {MOST_WORKERS} at most); of a cluster: "
+        f"requests at a time ({REQUESTS})",
     )
     parser.add_argument(
         "--no-merge", dest="merge", action="store_false", help="do not merge all segments at the end"
     )
     tokens_argument(parser)
+    cluster_arguments(parser)
     json_argument(parser)
 
 
 def main(
     corpus: list[str],
-    output: Path,
+    output: Place,
     analyzer: str | None,
     positions: bool,
     format: CorpusFormat | None,
@@ -127,9 +117,32 @@ def main(
     workers: int | None,
     merge: bool,
     tokens: bool | None,
+    shards: int | None,
+    replicas: int | None,
+    similarity: list[str],
     json: bool,
 ) -> None:
-    """Index documents: into a new folder, or with --add into an existing index."""
+    """Index documents: into a new folder or an index of OpenSearch, or with --add into an existing index."""
+    of_folder = {"--positions": positions, "--commit-every": commit_every}
+    of_folder |= {"--tokens" if tokens else "--no-tokens": tokens is not None}
+    of_cluster = {"--shards": shards, "--replicas": replicas is not None, "--similarity": similarity}
+    if is_address(output):
+        refuse_options(of_folder, "an index in a cluster", f"leave it out for {output}")
+        index_into_cluster(
+            corpus,
+            str(output),
+            how="resume" if resume else "add" if add else "overwrite" if overwrite else "new",
+            wanted=Wanted(analyzer, [*map(similarity_of, similarity)], shards, replicas),
+            format=format,
+            on_duplicate=on_duplicate,
+            skip_bad=skip_bad,
+            workers=workers or REQUESTS,
+            merge=merge,
+            as_json=json,
+        )
+        return
+    output = Path(output)
+    refuse_options(of_cluster, "an index on disk", "leave it out, or give opensearch://HOST:9200/NAME")
     started = time.perf_counter()
     check_output(output, *corpus, within=False)
     skipped = SkipReport() if skip_bad else None
@@ -151,8 +164,8 @@ def main(
             on_duplicate=rule,
             workers=processes,
         )
-    tally = _Tally()
-    with _places_named(corpus, format, tally), target as writer:
+    tally = Tally()
+    with places_named(corpus, format, tally), target as writer:
         instead = " instead of --add" if add else " instead of --overwrite" if overwrite else ""
         kept = (
             f"{output} keeps what is committed: the same command with --resume{instead} continues from there"
@@ -165,7 +178,7 @@ def main(
                 writer.merge()
             else:
                 writer.commit()
-    made = Index.open(output)
+    made = EmbeddedIndex.open(output)
     there = writer.skipped if before else Skipped()  # a new index skips only what its corpus has twice
     seconds = time.perf_counter() - started
     prepare_kernel()
@@ -195,53 +208,13 @@ def main(
         documents_now = counted(len(made), "document")
         sys.stdout.write(f"{output}: {documents_now}{read_too}, {duration(seconds)}, {on_disk} on disk\n")
     if resume:
-        _warn_of_another_corpus(output, before, there)
-    _warn_of_losses(corpus, format, output, left_out, tally)
+        warn_of_another_corpus(output, before, there)
+    warn_of_losses(corpus, format, output, left_out, tally)
     keep_tokens(output, tokens)
 
 
-def _warn_of_another_corpus(output: Path, before: int, there: Skipped) -> None:
-    """--resume cannot know whether the corpus is the same one; ids and texts give hints."""
-    if before and not there.count:
-        others = counted(before, "document")
-        rule = "--resume continues an interrupted corpus; check that it is this one"
-        warn(f"none of these documents is among the {others} that {output} had: {rule}")
-    if there.changed:
-        have = counted(there.changed, "document has", "documents have")
-        rule = "the old text is kept; for the new one use --add --on-duplicate replace instead of --resume"
-        warn(f"{have} another text in {output}, such as {there.first_changed}: {rule}")
-
-
-def _warn_of_losses(
-    corpus: list[str], format: CorpusFormat | None, output: Path, left_out: LeftOut, tally: _Tally
-) -> None:
-    """Say what a search will not find."""
-    warn_of_files(left_out, corpus, format, output)
-    if tally.empty:
-        have = "has" if tally.empty == 1 else "have"
-        such = f"such as {tally.first_empty}"
-        warn(f"{counted(tally.empty, 'document')} {have} neither title nor text, {such}")
-
-
-@contextmanager
-def _places_named(corpus: list[str], format: CorpusFormat | None, tally: _Tally) -> Iterator[None]:
-    """Let the error of an id that occurs twice say where: the index does not know files and lines."""
-    try:
-        yield
-    except DuplicateIdError as error:
-        with doing(f"Looking for {error.doc_id!r}"):
-            # the refused document was not counted
-            places = places_of(error.doc_id, *corpus, format=format, first=tally.read + 1)
-        if not places:
-            raise
-        remedy = error.remedy
-        if len({place.path for place in places if place.format not in (*RECORDS, "irds")}) == 2:
-            remedy = f"index the folder that holds both, where their paths are their ids; or {remedy}"
-        raise InputError(f"{error.problem} ({' and '.join(map(str, places))})", remedy=remedy) from None
-
-
 def _add(
-    documents: Iterable[Document], writer: IndexWriter, commit_every: int | None, kept: str, tally: _Tally
+    documents: Iterable[Document], writer: IndexWriter, commit_every: int | None, kept: str, tally: Tally
 ) -> None:
     """Add and count documents; `kept` is what to say at an interrupt if some are committed."""
     committed = False
@@ -260,9 +233,9 @@ def _add(
         raise
 
 
-def _existing(path: Path, analyzer: str | None, positions: bool) -> Index:
+def _existing(path: Path, analyzer: str | None, positions: bool) -> EmbeddedIndex:
     """An index that is there, if it was made with the same settings."""
-    index = Index.open(path)
+    index = EmbeddedIndex.open(path)
     manifest = index.manifest
     if positions and not manifest.positions:
         raise InputError(

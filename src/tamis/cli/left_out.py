@@ -10,6 +10,7 @@ from tamis.cli.console import counted, warn
 from tamis.formats import CorpusFormat, LeftOut, SkipReport
 from tamis.formats.folders import BEIR_CORPUS, LeftFile, could_be_corpus, is_beir
 from tamis.formats.kinds import install_for
+from tamis.index.place import Place, is_address
 
 _MOST_KINDS = 12  # in a warning; --json has them all
 _WHY = {
@@ -22,7 +23,7 @@ _WHY = {
 }
 
 
-def left_out_records(left_out: LeftOut, output: Path) -> list[dict[str, Any]]:
+def left_out_records(left_out: LeftOut, output: Place) -> list[dict[str, Any]]:
     """All that was left out for `--json`: how many files of a kind, and why.
 
     >>> left = LeftOut([LeftFile(Path("a.png"), ".png", "unknown"), LeftFile(Path("a.pdf"), ".pdf", "extra")])
@@ -38,7 +39,7 @@ def left_out_records(left_out: LeftOut, output: Path) -> list[dict[str, Any]]:
     return [{"kind": kind, "files": number, "reason": reason} for (kind, reason), number in ordered]
 
 
-def warn_of_files(left_out: LeftOut, corpus: list[str], format: CorpusFormat | None, output: Path) -> None:
+def warn_of_files(left_out: LeftOut, corpus: list[str], format: CorpusFormat | None, output: Place) -> None:
     """One line for each reason, with the numbers of files by kind."""
     files = list(_missed(left_out.files, output))
     folders = [Path(name) for name in corpus if Path(name).is_dir() and is_beir(Path(name), format)]
@@ -91,9 +92,11 @@ def _kinds(files: list[LeftFile]) -> str:
     return ", ".join(named)
 
 
-def _missed(files: Iterable[LeftFile], output: Path) -> Iterable[LeftFile]:
+def _missed(files: Iterable[LeftFile], output: Place) -> Iterable[LeftFile]:
     """Without the files of the index itself, which may lie in its corpus's folder: nobody misses them."""
-    index = output.resolve()
+    if is_address(output):
+        return files
+    index = Path(output).resolve()
     return (file for file in files if index not in (file.path.resolve(), *file.path.resolve().parents))
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tamis.cli.arguments import ArgumentParser, json_argument
+from tamis.cli.arguments import ArgumentParser, folder_of_index, json_argument
 from tamis.cli.console import counted, doing, print_json, size, size_on_disk
 from tamis.cli.tokens import keep_tokens
-from tamis.index.index import Index
+from tamis.index.embedded import EmbeddedIndex
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("index", metavar="IDX", type=Path, help="an index, made by `tamis index`")
+    parser.add_argument("index", metavar="IDX", type=folder_of_index, help="an index, made by `tamis index`")
     json_argument(parser)
 
 
@@ -21,7 +21,7 @@ def main(index: Path, json: bool) -> None:
 
     This is the fastest and smallest form; deleted documents are removed from it.
     """
-    opened = Index.open(index)
+    opened = EmbeddedIndex.open(index)
     segments, before = len(opened.segments), size_on_disk(index)
     with doing("Merging"):
         opened.merge()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tamis.base.errors import InputError
-from tamis.cli.arguments import ArgumentParser, at_least_one, pipeline_argument
+from tamis.cli.arguments import ArgumentParser, at_least_one, index_argument, pipeline_argument
 from tamis.cli.job import finish, job_arguments, journal_of, ranked
 from tamis.cli.outputs import check_cache, check_run_output, named_in
 from tamis.core.language import parse
@@ -16,10 +16,11 @@ from tamis.core.runtime import Device, Precision, Runtime
 from tamis.formats import TopicField, read_queries
 from tamis.formats.lines import check_column, check_columns
 from tamis.index.index import Index
+from tamis.index.place import Place
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("index", metavar="IDX", type=Path, help="an index, made by `tamis index`")
+    index_argument(parser)
     parser.add_argument(
         "queries", metavar="QUERIES", help="JSONL (BEIR), TSV, TREC topics, irds:NAME; - is standard input"
     )
@@ -31,7 +32,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def main(
-    index: Path,
+    index: Place,
     queries: str,
     pipeline: str,
     k: int,

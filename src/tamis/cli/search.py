@@ -15,6 +15,7 @@ from tamis.base.errors import InputError
 from tamis.cli.arguments import (
     ArgumentParser,
     at_least_one,
+    index_argument,
     json_argument,
     pipeline_argument,
     runtime_arguments,
@@ -45,7 +46,7 @@ _INSTEAD = "; maxp(mono, choose=bm25, passages=3) reads its best passages"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("index", metavar="IDX", type=Path, help="an index, made by `tamis index`")
+    index_argument(parser)
     parser.add_argument("query", metavar="QUERY", nargs="+", help="the words to look for")
     pipeline_argument(parser, INTERACTIVE)
     parser.add_argument("-k", type=at_least_one, default=10, metavar="N", help="how many results (10)")
@@ -59,7 +60,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def main(
-    index: Path,
+    index: str | Path,
     query: list[str],
     pipeline: str,
     k: int,

@@ -10,12 +10,20 @@ from pathlib import Path
 from tamis.base.errors import InputError, MissingDependencyError
 from tamis.base.extras import install
 from tamis.cli.access import KEY, access_arguments, access_of, certificate_of, reloading
-from tamis.cli.arguments import ArgumentParser, at_least_one, pipeline_argument, runtime_arguments
+from tamis.cli.arguments import (
+    ArgumentParser,
+    at_least_one,
+    index_argument,
+    pipeline_argument,
+    runtime_arguments,
+)
 from tamis.cli.console import counted, note, warn
 from tamis.cli.outputs import check_cache, check_output, named_in
 from tamis.core.defaults import INTERACTIVE, RERANKING
 from tamis.core.runtime import Device, Precision, Runtime
+from tamis.index.embedded import EmbeddedIndex
 from tamis.index.index import Index
+from tamis.index.place import Place
 from tamis.serve.limits import LONGEST_DEADLINE, Limits
 from tamis.storage.files import STDIN
 
@@ -24,13 +32,7 @@ _DEFAULT = Limits()
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "index",
-        metavar="IDX",
-        type=Path,
-        nargs="?",
-        help="an index, made by `tamis index`; without one, the server reranks what requests send",
-    )
+    index_argument(parser, "; without one, the server reranks what requests send", optional=True)
     pipeline_argument(parser, INTERACTIVE, f" for requests that name none; without an index {RERANKING}")
     parser.set_defaults(pipeline=None)
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (127.0.0.1)")
@@ -85,7 +87,7 @@ def _limit_arguments(parser: ArgumentParser) -> None:
 
 
 def main(
-    index: Path | None,
+    index: Place | None,
     pipeline: str | None,
     host: str,
     port: int,
@@ -155,7 +157,8 @@ def main(
         note(f"{what}, {own.expression}: {url}")
 
     models = rerankers(own.stage) if tokens else []
-    with tokens_in_background(opened, models[0].scorer) if models and opened is not None else nullcontext():
+    beside = opened if isinstance(opened, EmbeddedIndex) else None  # no other index keeps tokens
+    with tokens_in_background(beside, models[0].scorer) if models and beside else nullcontext():
         serve(
             service,
             host,

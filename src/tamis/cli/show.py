@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json as json_lines
-from pathlib import Path
 
-from tamis.cli.arguments import ArgumentParser, json_argument
+from tamis.cli.arguments import ArgumentParser, index_argument, json_argument
 from tamis.cli.console import print_json, printable, stdout
 from tamis.index.index import Index
+from tamis.index.place import Place
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("index", metavar="IDX", type=Path, help="an index, made by `tamis index`")
+    index_argument(parser)
     parser.add_argument("identity", metavar="ID", help="the document's id")
     json_argument(parser)
 
 
-def main(index: Path, identity: str, json: bool) -> None:
+def main(index: Place, identity: str, json: bool) -> None:
     """Print a document of an index."""
     document = Index.open(index).document(identity)
     if json:

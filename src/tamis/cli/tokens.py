@@ -8,16 +8,16 @@ import time
 from pathlib import Path
 
 from tamis.base.errors import TamisError
-from tamis.cli.arguments import ArgumentParser, json_argument
+from tamis.cli.arguments import ArgumentParser, folder_of_index, json_argument
 from tamis.cli.console import counted, duration, note, print_json, progress, size, size_on_disk, warn
-from tamis.index.index import Index
+from tamis.index.embedded import EmbeddedIndex
 
 #: Documents that are tokenised unasked: seconds, where a million take minutes.
 AT_ONCE = 100_000
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("index", metavar="IDX", type=Path, help="an index, made by `tamis index`")
+    parser.add_argument("index", metavar="IDX", type=folder_of_index, help="an index, made by `tamis index`")
     parser.add_argument(
         "--model", metavar="M", default="mono", help="a model: bundled, a folder, or a name on the hub (mono)"
     )
@@ -34,7 +34,7 @@ def main(index: Path, model: str, revision: str | None, json: bool) -> None:
     from tamis.models.bundled import open_model
     from tamis.models.tokenizer import open_tokenizer
 
-    opened = Index.open(index)
+    opened = EmbeddedIndex.open(index)
     tokenizer = open_tokenizer(open_model(model, revision))
     started = time.perf_counter()
     stored = sum(map(len, opened.segments))  # deleted ones too
@@ -77,7 +77,7 @@ def keep_tokens(index: Path, wanted: bool | None) -> None:
     from tamis.models.bundled import bundled_tokenizer
 
     try:
-        opened, tokenizer = Index.open(index), bundled_tokenizer()
+        opened, tokenizer = EmbeddedIndex.open(index), bundled_tokenizer()
         missing = untokenised(opened, tokenizer)
         if wanted is None and missing > AT_ONCE:
             makes = f"`tamis serve` makes them in the background, `tamis tokens {index}` now"

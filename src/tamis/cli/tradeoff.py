@@ -10,8 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from tamis.base.errors import InputError, some
-from tamis.cli.arguments import ArgumentParser, at_least_one, json_argument, runtime_arguments
-from tamis.cli.candidates import check_given, given_arguments, given_run, index_argument
+from tamis.cli.arguments import (
+    ArgumentParser,
+    at_least_one,
+    index_argument,
+    json_argument,
+    runtime_arguments,
+)
+from tamis.cli.candidates import check_given, given_arguments, given_run
 from tamis.cli.console import counted, print_json, print_table, printable, progress, stdout, warn
 from tamis.cli.outputs import check_cache, check_output, named_in
 from tamis.cli.rerank import check_reranks
@@ -25,6 +31,7 @@ from tamis.evaluate.tradeoff import TIMED, Search, Tradeoff, cells, milliseconds
 from tamis.evaluate.tradeoff_plot import plots
 from tamis.formats import CorpusFormat, TopicField, read_qrels, read_queries
 from tamis.index.index import Index
+from tamis.index.place import Place
 from tamis.storage.files import atomic_write
 
 if TYPE_CHECKING:
@@ -35,7 +42,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.epilog = """Settings share their work: the scores of the largest k0 serve the smaller ones, and
         pairs are scored once for all aggregations. The report gives the cost of each setting alone:
         inferences are counted, and times measured on --timed queries, one at a time, with nothing cached."""
-    index_argument(parser)
+    index_argument(parser, "; or use --run and --corpus", optional=True)
     parser.add_argument("queries", metavar="QUERIES", help="JSONL (BEIR), TSV, TREC topics or irds:NAME")
     parser.add_argument("qrels", metavar="QRELS", help="judgments: TREC or BEIR, or irds:NAME")
     parser.add_argument(
@@ -106,7 +113,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def main(
-    index: str | None,
+    index: Place | None,
     queries: str,
     qrels: str,
     pipeline: str,
@@ -168,7 +175,7 @@ def main(
     )
     about = {
         "pipeline": pipeline,
-        "index": index,
+        "index": None if index is None else str(index),
         "run": run,
         "corpus": corpus,
         "query_file": queries,

@@ -8,8 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tamis.base.errors import InputError, some
-from tamis.cli.arguments import ArgumentParser, at_least_one, json_argument, runtime_arguments
-from tamis.cli.candidates import check_given, given_arguments, given_run, index_argument
+from tamis.cli.arguments import (
+    ArgumentParser,
+    at_least_one,
+    index_argument,
+    json_argument,
+    runtime_arguments,
+)
+from tamis.cli.candidates import check_given, given_arguments, given_run
 from tamis.cli.console import counted, print_json, print_table, printable, progress, stdout, warn
 from tamis.cli.job import run_arguments
 from tamis.cli.outputs import check_cache, check_output, check_run_output, named_in
@@ -23,6 +29,7 @@ from tamis.evaluate.tune import CrossValidation, cross_validate
 from tamis.formats import CorpusFormat, Qrels, TopicField, read_qrels, read_queries
 from tamis.formats.lines import check_column, check_columns
 from tamis.index.index import Index
+from tamis.index.place import Place
 from tamis.storage.files import atomic_write
 
 
@@ -32,7 +39,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         together are the run. Stages that several settings share at the beginning, and those inside
         interpolate and fuse, run once, and birch reads its sentences once for all its settings; with --cache
         the scores of a model survive an interruption."""
-    index_argument(parser)
+    index_argument(parser, "; or use --run and --corpus", optional=True)
     parser.add_argument("queries", metavar="QUERIES", help="JSONL (BEIR), TSV, TREC topics or irds:NAME")
     parser.add_argument("qrels", metavar="QRELS", help="judgments: TREC or BEIR, or irds:NAME")
     parser.add_argument(
@@ -77,7 +84,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def main(
-    index: str | None,
+    index: Place | None,
     queries: str,
     qrels: str,
     pipeline: str,
@@ -136,7 +143,7 @@ def main(
     about = {
         **result.run.manifest,
         "template": pipeline,
-        "index": index,
+        "index": None if index is None else str(index),
         "reranked": run,
         "corpus": corpus,
         "query_file": queries,

@@ -35,9 +35,23 @@ class ScoreKind(StrEnum):
 
 
 class Texts(Protocol):
-    """Where candidates' texts come from: an index, a corpus, a dictionary in disguise."""
+    """Where candidates' texts come from: an index, a corpus, a dictionary in disguise. Where several can be
+    had in one request, it may have a method `documents` for several ids too."""
 
     def document(self, doc_id: str) -> Document: ...
+
+
+_AT_ONCE = 100  # documents of a request, so that not all of a ranking's need fit into the memory
+
+
+def documents_of(texts: Texts, ids: Sequence[str]) -> Iterator[Document]:
+    """The documents with these ids, in this order, by the method `documents` of `texts` if it has one."""
+    several = getattr(texts, "documents", None)
+    if not callable(several):
+        yield from map(texts.document, ids)
+        return
+    for start in range(0, len(ids), _AT_ONCE):
+        yield from several(ids[start : start + _AT_ONCE])
 
 
 class Span(NamedTuple):
@@ -242,7 +256,7 @@ class Ranking:
                 f"the candidates of query {self.query.id!r} have no texts",
                 remedy="give the corpus they come from",
             )
-        return [self.texts.document(doc_id) for doc_id in self.ids]
+        return list(documents_of(self.texts, self.ids))
 
 
 class Run(Mapping[str, Ranking]):

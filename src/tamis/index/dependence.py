@@ -28,6 +28,7 @@ from tamis.core.language import Call
 from tamis.core.options import call_of
 from tamis.core.ranking import Ranking, ScoreKind
 from tamis.core.stage import Role, Stage, stage
+from tamis.index.embedded import EmbeddedIndex
 from tamis.index.retriever import listed
 from tamis.index.score import LARGEST_MU, LARGEST_WEIGHT, LEAST_SMOOTHING
 from tamis.index.search import Found, best_of, ids_of, merged
@@ -107,6 +108,11 @@ class SDM(Stage):
     def __init__(
         self, index: Index, parameters: Dependence | None = None, *, only: Iterable[str] | None = None
     ) -> None:
+        if not isinstance(index, EmbeddedIndex):
+            raise InputError(
+                "sdm searches only an index on disk",
+                remedy="use bm25 or ql, or an index on disk with positions",
+            )
         if not index.manifest.positions:
             raise TamisError("sdm needs positions", remedy="build the index with positions (--positions)")
         self.index, self.parameters = index, parameters or Dependence()

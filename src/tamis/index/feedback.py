@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -26,6 +26,8 @@ _COMMON = np.float32(0.1)  # a term in more than a tenth of the documents is not
 #: For a client of a server: terms that a query is expanded with, and documents that these are taken from,
 #: which are analysed for it.
 MOST_TERMS = MOST_DOCS = 100
+#: Of a document's terms so many times those that are wanted are looked up together: few of them are common.
+_LOOKED_UP = 4
 f32 = np.float32
 
 
@@ -111,15 +113,23 @@ class RM3(Stage):
         self.terms, self.docs, self.weight = terms, docs, weight
 
     def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
-        return [self._again(ranking, depth) for ranking in rankings]
-
-    def _again(self, ranking: Ranking, depth: int | None) -> Ranking:
-        retriever = ranking.origin
-        if not isinstance(retriever, Retriever):
-            raise TamisError(
-                "rm3 has no retriever to search again", remedy="put one before it, as in `bm25 >> rm3`"
-            )
-        return retriever.search(ranking, self.expand(retriever.index, ranking), depth)
+        made: list[Ranking] = []
+        # those that one retriever has found are searched for together
+        for _, together in groupby(rankings, key=lambda ranking: id(ranking.origin)):
+            some = list(together)
+            retriever = some[0].origin
+            if not isinstance(retriever, Retriever):
+                raise TamisError(
+                    "rm3 has no retriever to search again", remedy="put one before it, as in `bm25 >> rm3`"
+                )
+            index = retriever.index
+            expanded = [
+                query
+                for start in range(0, len(some), index.queries_at_once)
+                for query in self.expand_all(index, some[start : start + index.queries_at_once])
+            ]
+            made += retriever.search(some, expanded, depth)
+        return made
 
     def explain(self, before: Ranking, after: Ranking, doc_id: str) -> list[TermContribution] | None:
         """What each term of the expanded query adds to a document's score."""
@@ -130,18 +140,35 @@ class RM3(Stage):
 
     def expand(self, index: Index, ranking: Ranking) -> dict[str, float]:
         """The expanded query: terms and their weights."""
-        first = ranking.head(self.docs)
+        return self.expand_all(index, [ranking])[0]
+
+    def expand_all(self, index: Index, rankings: Sequence[Ranking]) -> list[dict[str, float]]:
+        """Several queries, of which the documents are looked at together."""
+        firsts = [ranking.head(self.docs) for ranking in rankings]
+        wanted = dict.fromkeys(doc_id for first in firsts for doc_id in first.ids)
+        known = dict(zip(wanted, index.terms_of(list(wanted)), strict=True))
+        many = _LOOKED_UP * self.terms
+        index.look_up(term for terms in known.values() for term in strongest(terms, many, _is_word))
+        return [self._expanded(index, first, known) for first in firsts]
+
+    def _expanded(
+        self, index: Index, first: Ranking, known: Mapping[str, Mapping[str, int]]
+    ) -> dict[str, float]:
         vectors, scores = [], []
         for doc_id, score in zip(first.ids, first.scores.tolist(), strict=True):
             check()
-            vector = strongest(index.document_terms(doc_id), self.terms, lambda term: _useful(index, term))
+            vector = strongest(known[doc_id], self.terms, lambda term: _useful(index, term))
             if vector:
                 vectors.append(vector)
                 scores.append(score)
-        query = unit(index.weights(ranking.query.text))
+        query = unit(index.weights(first.query.text))
         model = relevance_model(vectors, document_weights(scores), self.terms)
         return interpolate(query, model, self.weight)
 
 
+def _is_word(term: str) -> bool:
+    return bool(_GOOD.fullmatch(term))
+
+
 def _useful(index: Index, term: str) -> bool:
-    return bool(_GOOD.fullmatch(term) and f32(index.df(term) / index.collection.documents) <= _COMMON)
+    return bool(_is_word(term) and f32(index.df(term) / index.collection.documents) <= _COMMON)

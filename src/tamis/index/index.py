@@ -1,28 +1,36 @@
-"""The index: build, open, search, explain; many readers while one writer commits."""
+"""An index, wherever it is: what can be asked of each, and the one way to open it."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
 from tamis.base.arrays import Array
 from tamis.base.documents import Document
-from tamis.base.errors import InputError, UnknownDocumentError, quoted
-from tamis.formats.records import Documents, documents_of
-from tamis.index.commit import Commit
-from tamis.index.manifest import Manifest, is_index
-from tamis.index.remains import remove_remains
-from tamis.index.retriever import Retriever, listed
-from tamis.index.score import BM25, LARGEST_WEIGHT, Collection, Model, QueryLikelihood, TfIdf, Variant
-from tamis.index.search import Backend, ids_of, search, statistics
-from tamis.index.segment import Segment
-from tamis.index.writer import IndexWriter, OnDuplicate, create, discarding
-from tamis.storage.locks import folder_lock
+from tamis.base.errors import InputError, quoted
+from tamis.base.interrupt import check
+from tamis.formats.records import Documents
+from tamis.index.manifest import is_index
+from tamis.index.place import Place, is_address
+from tamis.index.retriever import Retriever
+from tamis.index.score import (
+    BM25,
+    LARGEST_WEIGHT,
+    Collection,
+    Model,
+    QueryLikelihood,
+    Terms,
+    TfIdf,
+    Variant,
+)
+from tamis.index.search import Backend
 from tamis.text.analyze import Analyzer
 
 if TYPE_CHECKING:
@@ -30,8 +38,9 @@ if TYPE_CHECKING:
     from tamis.core.stage import Stage
     from tamis.index.backup import Backup
     from tamis.index.dependence import SDM, Dependence
+    from tamis.index.writer import IndexWriter, OnDuplicate
 
-__all__ = ["Index", "IndexWriter", "OnDuplicate", "TermContribution", "create"]
+__all__ = ["Index", "TermContribution", "index_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +54,9 @@ class TermContribution:
     contribution: float
 
 
-class Index:
-    """A committed state of an index on disk; `refresh` moves on to the newest.
+class Index(ABC):
+    """Documents that can be searched: in a folder (`EmbeddedIndex`), or in a cluster of OpenSearch
+    (`OpenSearchIndex`). `open` and `build` return the one that a place asks for.
 
     >>> import tempfile
     >>> docs = [Document("d1", "the cook's sieve"), Document("d2", "a sieve of sieves")]
@@ -55,43 +65,18 @@ class Index:
     ('d2', 'd1')
     """
 
-    def __init__(self, path: Path, commit: Commit) -> None:
-        self.path = path
-        # one attribute, so that a search in one thread sees the whole of it while another one refreshes
-        self._commit = commit
-        self._filter: tuple[object, ...] | None = None  # the last one, and the masks it came to
-
-    def __reduce__(self) -> tuple[object, tuple[Path]]:
-        """Another process opens the last commit again, because memory maps cannot be sent."""
-        return Index.open, (self.path.absolute(),)
-
-    def __copy__(self) -> Index:
-        """A copy stays at its commit: refreshing one copy does not change the others."""
-        return Index(self.path, self._commit)
-
-    @property
-    def manifest(self) -> Manifest:
-        return self._commit.manifest
-
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        return self._commit.segments
-
-    @property
-    def collection(self) -> Collection:
-        return self._commit.collection
-
-    @property
-    def analyzer(self) -> Analyzer:
-        return self._commit.analyzer
-
-    # -- opening and changing
+    # -- opening
 
     @classmethod
-    def open(cls, path: str | Path) -> Index:
-        """The index at `path` as last committed."""
-        folder = Path(path)
-        return cls(folder, Commit.open(folder))
+    def open(cls, place: Place) -> Index:
+        """The index in a folder as last committed, or at an address: `opensearch://HOST:9200/NAME`."""
+        if is_address(place):
+            from tamis.index.opensearch.index import OpenSearchIndex
+
+            return OpenSearchIndex.open(str(place))
+        from tamis.index.embedded import EmbeddedIndex
+
+        return EmbeddedIndex.open(place)
 
     @classmethod
     def build(
@@ -110,106 +95,169 @@ class Index:
         ...}`), or a frame of pandas or polars with such columns. `positions` are needed by the sequential
         dependence model. A large collection is indexed by up to `workers` processes, including this one; the
         result does not depend on their number."""
-        folder, documents = Path(path), _several(documents)
-        if commit_every is not None and commit_every < 1:
-            raise InputError(f"cannot commit every {commit_every} documents", remedy="use 1 or more, or None")
-        with create(
-            folder,
+        from tamis.index.embedded import EmbeddedIndex
+
+        return EmbeddedIndex.build(
+            documents,
+            path,
             analyzer=analyzer,
             positions=positions,
             overwrite=overwrite,
             on_duplicate=on_duplicate,
+            commit_every=commit_every,
             workers=workers,
-        ) as writer:
-            for document in documents:
-                writer.add(document)
-                if commit_every and writer.pending >= commit_every:
-                    writer.commit()
-            writer.commit()
-        return cls.open(folder)
+        )
 
+    # -- what each kind of index says
+
+    @property
+    @abstractmethod
+    def place(self) -> Place:
+        """The folder or the address, which `open` takes."""
+
+    @property
+    @abstractmethod
+    def analyzer(self) -> Analyzer:
+        """What makes terms of its documents, and of queries."""
+
+    @property
+    @abstractmethod
+    def collection(self) -> Collection:
+        """The statistics of its documents."""
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """What exactly is searched: the index and its state."""
+
+    @abstractmethod
     def refresh(self) -> bool:
-        """Move to the newest commit; True if there was one."""
-        newest = Commit.open(self.path, self._commit)
-        moved = newest is not self._commit
-        self._commit = newest
-        return moved
+        """Move to the newest state; True if there was one."""
 
-    @contextmanager
-    def writer(self, *, on_duplicate: OnDuplicate = "error", workers: int = 1) -> Iterator[IndexWriter]:
-        """The only writer of the index; leaving the block without `commit` discards its changes. A document
-        with an existing id is an error, replaces the old one, or is skipped. For `workers` see `build`."""
-        Manifest.read(self.path)  # or a lock would be made where there is no index
-        with folder_lock(self.path) as lock:
-            commit = Commit.open(self.path, self._commit)
-            remove_remains(self.path)
-            yield from discarding(IndexWriter(self.path, commit, on_duplicate, lock, workers=workers))
-        self.refresh()
+    @abstractmethod
+    def stamp(self) -> object:
+        """Changes with the state, and may change more often; it takes no time to ask for."""
 
-    def add(self, documents: Documents, *, on_duplicate: OnDuplicate = "error", workers: int = 1) -> None:
-        """Add documents and commit; for `on_duplicate` see `writer`, for `workers` `build`."""
-        documents = _several(documents)
-        with self.writer(on_duplicate=on_duplicate, workers=workers) as writer:
-            for document in documents:
-                writer.add(document)
-            writer.commit()
+    @abstractmethod
+    def __copy__(self) -> Index:
+        """A copy stays at its state: refreshing one copy does not change the others."""
 
-    def delete(self, ids: Iterable[str]) -> None:
-        """Delete documents and commit."""
-        ids = listed(ids)
-        with self.writer() as writer:
-            writer.delete(*ids)
-            writer.commit()
+    @abstractmethod
+    def __len__(self) -> int: ...
 
-    def merge(self) -> None:
-        """Make one segment of all, without the deleted documents: the fastest and smallest form."""
-        with self.writer() as writer:
-            writer.merge()
+    @abstractmethod
+    def __iter__(self) -> Iterator[Document]: ...
 
-    def backup(self, destination: str | Path, *, links: bool = True) -> Backup:
-        """Copy the last commit into a new or empty folder: see `tamis.index.backup`."""
-        from tamis.index.backup import backup
+    @abstractmethod
+    def ids(self) -> Iterator[str]:
+        """The ids of all documents."""
 
-        return backup(self.path, destination, links=links)
+    @abstractmethod
+    def missing(self, ids: Iterable[str]) -> list[str]:
+        """The ids that are not in the index."""
+
+    @abstractmethod
+    def document(self, identity: str) -> Document:
+        """The document with this id."""
+
+    @abstractmethod
+    def search(
+        self,
+        weights: Mapping[str, float],
+        model: Model,
+        k: int,
+        *,
+        only: Iterable[str] | None = None,
+        without: Iterable[str] | None = None,
+        backend: Backend = "auto",
+    ) -> tuple[list[str], Array]:
+        """Ids and scores of the k best documents for a weighted bag of analysed terms."""
+
+    @abstractmethod
+    def explain(self, weights: Mapping[str, float], model: Model, identity: str) -> list[TermContribution]:
+        """What each query term adds to a document's score, the largest first."""
+
+    @abstractmethod
+    def df(self, term: str) -> int:
+        """In how many documents an analysed term occurs."""
+
+    @abstractmethod
+    def statistics(self, weights: Mapping[str, float], model: Model) -> Terms:
+        """The statistics of a weighted bag of analysed terms, as far as a model uses them."""
+
+    #: Whether searches see changes at once, and `refresh` only takes note of them.
+    is_live = False
+
+    # -- what those with a slow way to their documents do at once
+
+    def search_all(
+        self,
+        bags: Sequence[Mapping[str, float]],
+        model: Model,
+        k: int,
+        *,
+        only: Iterable[str] | None = None,
+        without: Iterable[str] | None = None,
+        backend: Backend = "auto",
+    ) -> list[tuple[list[str], Array]]:
+        """`search` for several weighted bags of terms."""
+        return [self.search(bag, model, k, only=only, without=without, backend=backend) for bag in bags]
+
+    def documents(self, ids: Sequence[str]) -> list[Document]:
+        """The documents with these ids, in this order."""
+        return [self.document(doc_id) for doc_id in ids]
+
+    #: Queries whose documents are worth looking at together.
+    queries_at_once = 1
+
+    def look_up(self, terms: Iterable[str]) -> None:  # noqa: B027 (there may be nothing to do)
+        """`df` will be asked for these terms."""
+
+    def check_model(self, model: Model) -> None:  # noqa: B027
+        """Raise where the index cannot be searched by a model."""
+
+    def prepare(self, model: Model, backend: Backend) -> None:  # noqa: B027
+        """Many searches by a model will follow."""
 
     # -- documents
 
     def __repr__(self) -> str:
-        return f"<Index of {len(self):,} documents: {self.path}>"
-
-    def __len__(self) -> int:
-        return sum(segment.documents for segment in self.segments)
+        return f"<Index of {len(self):,} documents: {self.place}>"
 
     def __contains__(self, identity: str) -> bool:
-        return self._commit.find(identity) is not None
+        return not self.missing([identity])
 
-    def __iter__(self) -> Iterator[Document]:
-        for segment in self.segments:
-            for number in range(len(segment)):
-                if segment.deleted is None or not segment.deleted[number]:
-                    yield segment.store.document(number)
+    def weights(self, text: str) -> dict[str, float]:
+        """A query text as a weighted bag of terms: each occurrence counts one."""
+        counts: dict[str, float] = {}
+        for term in self.analyzer.tokens(text):
+            counts[term] = counts.get(term, 0.0) + 1.0
+        return counts
 
-    def document(self, identity: str) -> Document:
-        """The document with this id."""
-        segment, number = _located(self._commit, identity)
-        return segment.store.document(number)
+    def document_terms(self, identity: str) -> dict[str, int]:
+        """The terms of a document and how often each occurs."""
+        return self.terms_of([identity])[0]
 
-    def missing(self, ids: Iterable[str]) -> list[str]:
-        """The ids that are not in the index."""
-        left = listed(ids)
-        for segment in self.segments:
-            numbers = segment.store.numbers(left)
-            here = numbers >= 0
-            if segment.deleted is not None:
-                here &= ~segment.deleted[numbers]
-            left = [identity for identity, held in zip(left, here.tolist(), strict=True) if not held]
-        return left
+    def terms_of(self, ids: Sequence[str]) -> list[dict[str, int]]:
+        """The terms of documents and how often each occurs."""
+        found = []
+        for document in self.documents(ids):
+            check()
+            found.append(dict(Counter(self.analyzer.tokens(document.contents))))
+        return found
 
-    def ids(self) -> Iterator[str]:
-        for segment in self.segments:
-            numbers = np.arange(len(segment)) if segment.live is None else np.flatnonzero(segment.live)
-            for start in range(0, len(numbers), 10_000):
-                yield from segment.store.ids(numbers[start : start + 10_000])
+    def matches(self, ids: Sequence[str], terms: Sequence[str]) -> tuple[Array, Array]:
+        """The documents' lengths in tokens, and a row for each that says which of the terms it holds.
+
+        >>> import tempfile
+        >>> index = Index.build([Document("d1", "a sieve, a sieve")], tempfile.mkdtemp() + "/idx")
+        >>> [found.tolist() for found in index.matches(["d1"], ["siev", "soup"])]
+        [[2], [[True, False]]]
+        """
+        found = self.terms_of(ids)
+        lengths = np.array([sum(each.values()) for each in found], np.int64)
+        held = np.array([term in each for each in found for term in terms], bool)
+        return lengths, held.reshape(len(ids), len(terms))
 
     # -- first stages
 
@@ -252,113 +300,38 @@ class Index:
 
         return build(expression, self, runtime)
 
-    # -- searching
+    # -- what only an index on disk can do, unless a kind of index says otherwise
 
-    @property
-    def fingerprint(self) -> str:
-        """What exactly is searched: the index and its commit."""
-        manifest = self._commit.manifest
-        return f"{manifest.identity}@{manifest.generation}"
+    def writer(
+        self, *, on_duplicate: OnDuplicate = "error", workers: int = 1
+    ) -> AbstractContextManager[IndexWriter]:
+        """The only writer of the index; leaving the block without `commit` discards its changes. A document
+        with an existing id is an error, replaces the old one, or is skipped. For `workers` see `build`."""
+        _only_on_disk(self, "change", "`tamis index CORPUS --add -o ADDRESS` adds documents")
 
-    def weights(self, text: str) -> dict[str, float]:
-        """A query text as a weighted bag of terms: each occurrence counts one."""
-        counts: dict[str, float] = {}
-        for term in self.analyzer.tokens(text):
-            counts[term] = counts.get(term, 0.0) + 1.0
-        return counts
+    def add(self, documents: Documents, *, on_duplicate: OnDuplicate = "error", workers: int = 1) -> None:
+        """Add documents and commit; for `on_duplicate` see `writer`, for `workers` `build`."""
+        _only_on_disk(self, "change", "`tamis index CORPUS --add -o ADDRESS` adds documents")
 
-    def search(
-        self,
-        weights: Mapping[str, float],
-        model: Model,
-        k: int,
-        *,
-        only: Iterable[str] | None = None,
-        without: Iterable[str] | None = None,
-        backend: Backend = "auto",
-    ) -> tuple[list[str], Array]:
-        """Ids and scores of the k best documents for a weighted bag of analysed terms."""
-        commit = self._commit
-        _check(weights, k)
-        if k == 0:
-            return [], np.zeros(0, np.float32)
-        allowed = self._allowed(commit, only, without)
-        found = search(
-            commit.segments, model, weights, k, commit.collection, allowed=allowed, backend=backend
-        )
-        return ids_of(commit.segments, found), found.scores
+    def delete(self, ids: Iterable[str]) -> None:
+        """Delete documents and commit."""
+        _only_on_disk(self, "delete documents of", "delete them with the cluster's own API")
 
-    def _allowed(
-        self, commit: Commit, only: Iterable[str] | None, without: Iterable[str] | None
-    ) -> list[Array | None] | None:
-        """The masks of a filter, made once for the queries that share it (a retriever's are tuples)."""
-        last = self._filter
-        if last and last[0] is commit and last[1] is only and last[2] is without:
-            return last[3]  # type: ignore[return-value]
-        masks = _allowed(commit.segments, only, without)
-        if isinstance(only, tuple | None) and isinstance(without, tuple | None):
-            self._filter = (commit, only, without, masks)
-        return masks
+    def merge(self) -> None:
+        """Make one segment of all, without the deleted documents: the fastest and smallest form."""
+        _only_on_disk(self, "merge", "use the cluster's own _forcemerge")
 
-    def explain(self, weights: Mapping[str, float], model: Model, identity: str) -> list[TermContribution]:
-        """What each query term adds to a document's score, the largest first."""
-        from tamis.index.lengths import LENGTH_OF_NORM
-
-        commit = self._commit
-        segment, number = _located(commit, identity)
-        segment.check_sizes()
-        _, terms = statistics(commit.segments, weights)
-        rounded = model.lengths == "lucene"
-        length = LENGTH_OF_NORM[segment.norms[number]] if rounded else segment.lengths[number]
-        lines = []
-        for i, (term, weight) in enumerate(weights.items()):
-            entry = segment.term(term)
-            if entry is None:
-                continue
-            documents, tfs = segment.decode(entry)
-            at = int(np.searchsorted(documents, number))
-            if at == len(documents) or documents[at] != number:
-                continue
-            value = model.contribution(tfs[at : at + 1], np.array([length]), terms.at(i), commit.collection)
-            lines.append(TermContribution(term, weight, int(tfs[at]), int(terms.df[i]), float(value[0])))
-        return sorted(lines, key=lambda line: (-line.contribution, line.term))
-
-    def document_terms(self, identity: str) -> dict[str, int]:
-        """The terms of a document and how often each occurs."""
-        counts: dict[str, int] = {}
-        for term in self.analyzer.tokens(self.document(identity).contents):
-            counts[term] = counts.get(term, 0) + 1
-        return counts
-
-    def df(self, term: str) -> int:
-        """In how many documents an analysed term occurs."""
-        for segment in self.segments:
-            segment.check_sizes()
-        return sum(entry.df for segment in self.segments if (entry := segment.term(term)))
+    def backup(self, destination: str | Path, *, links: bool = True) -> Backup:
+        """Copy the last commit into a new or empty folder: see `tamis.index.backup`."""
+        _only_on_disk(self, "back up", "use the cluster's own snapshots")
 
 
-def _several(documents: Documents) -> Iterator[Document]:
-    """Refuse what cannot be gone through, such as a single document, before anything is written."""
-    if hasattr(documents, "collect"):  # a lazy frame
-        return documents_of(documents)
-    try:
-        iter(documents)
-        return documents_of(documents)
-    except TypeError:  # from callers without a type checker
-        problem = f"a {type(documents).__name__} is not a list of documents"
-        raise InputError(problem, remedy="give an iterable of tamis.Document(id, text)") from None
+def _only_on_disk(index: Index, what: str, remedy: str) -> NoReturn:
+    raise InputError(f"tamis cannot {what} {index.place}: it is not an index on disk", remedy=remedy)
 
 
-def _located(commit: Commit, identity: str) -> tuple[Segment, int]:
-    found = commit.find(identity)
-    if found is None:
-        raise UnknownDocumentError(
-            f"the index holds no document {quoted(identity)}", remedy="check the id, or add the document"
-        )
-    return found
-
-
-def _check(weights: Mapping[str, float], k: int) -> None:
+def check_search(weights: Mapping[str, float], k: int) -> None:
+    """Refuse what no index can search for."""
     if k < 0:
         raise InputError(f"cannot find {k} documents", remedy="use a k of 0 or more")
     for term, weight in weights.items():
@@ -369,26 +342,11 @@ def _check(weights: Mapping[str, float], k: int) -> None:
             )
 
 
-def _allowed(
-    segments: Sequence[Segment], only: Iterable[str] | None, without: Iterable[str] | None
-) -> list[Array | None] | None:
-    """For each segment which of its documents may be found; None for all that are not deleted."""
-    if only is None and without is None:
-        return None
-    masks: list[Array | None] = []
-    wanted, unwanted = listed(only or ()), listed(without or ())
-    for segment in segments:
-        mask = np.full(len(segment), only is None)
-        for ids, value in ((wanted, True), (unwanted, False)):
-            numbers = np.array([segment.store.number(identity) for identity in ids], dtype=np.int64)
-            mask[numbers[numbers >= 0]] = value
-        masks.append(mask if segment.live is None else mask & segment.live)
-    return masks
-
-
 def index_of(corpus: Sequence[str]) -> Index | None:
     """The index that `corpus` names; None where it names files, or folders of files.
 
     >>> index_of(["corpus.jsonl"])
     """
-    return Index.open(corpus[0]) if len(corpus) == 1 and is_index(corpus[0]) else None
+    if len(corpus) == 1 and (is_address(corpus[0]) or is_index(corpus[0])):
+        return Index.open(corpus[0])
+    return None

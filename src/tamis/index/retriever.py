@@ -12,7 +12,6 @@ from tamis.core.language import Call
 from tamis.core.options import call_of
 from tamis.core.ranking import Ranking, ScoreKind
 from tamis.core.stage import Role, Stage
-from tamis.index.compiled import numba_installed
 from tamis.index.score import Model
 from tamis.index.search import Backend
 
@@ -48,6 +47,7 @@ class Retriever(Stage):
         without: Iterable[str] | None = None,
         backend: Backend = "auto",
     ) -> None:
+        index.check_model(model)
         self.index, self.model, self.backend, self.name = index, model, backend, model.name
         self.only = None if only is None else tuple(listed(only))
         self.without = None if without is None else tuple(listed(without))
@@ -61,37 +61,39 @@ class Retriever(Stage):
         return f"{self.index.fingerprint} only={self.only} without={self.without}"
 
     def prepare(self) -> None:
-        """Compile the search kernel, or load it compiled: many queries are worth it."""
-        if self.backend != "numpy" and numba_installed():
-            from tamis.index.warm import warm
-
-            warm(self.model.lengths)
+        """Many queries are worth some preparation."""
+        self.index.prepare(self.model, self.backend)
 
     def attach(self, ranking: Ranking) -> Ranking:
         return replace(ranking, texts=self.index, origin=self)
 
     def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
-        return [self.search(ranking, self.index.weights(ranking.query.text), depth) for ranking in rankings]
+        return self.search(rankings, [self.index.weights(ranking.query.text) for ranking in rankings], depth)
 
-    def search(self, ranking: Ranking, weights: Mapping[str, float], depth: int | None) -> Ranking:
-        """Search for a weighted bag of terms on behalf of a ranking's query."""
-        ids, scores = self.index.search(
-            weights,
+    def search(
+        self, rankings: Sequence[Ranking], queries: Sequence[Mapping[str, float]], depth: int | None
+    ) -> list[Ranking]:
+        """Search for weighted bags of terms, each on behalf of a ranking's query."""
+        found = self.index.search_all(
+            queries,
             self.model,
             DEPTH if depth is None else depth,
             only=self.only,
             without=self.without,
             backend=self.backend,
         )
-        return replace(
-            ranking,
-            ids=tuple(ids),
-            scores=scores,
-            kind=ScoreKind.RETRIEVAL,
-            texts=self.index,
-            origin=self,
-            evidence={},
-        )
+        return [
+            replace(
+                ranking,
+                ids=tuple(ids),
+                scores=scores,
+                kind=ScoreKind.RETRIEVAL,
+                texts=self.index,
+                origin=self,
+                evidence={},
+            )
+            for ranking, (ids, scores) in zip(rankings, found, strict=True)
+        ]
 
     def only_among(self, ids: Sequence[str]) -> Stage | None:
         return Retriever(self.index, self.model, only=tuple(ids), backend=self.backend)

@@ -28,6 +28,7 @@ from tamis.base.arrays import Array
 from tamis.base.errors import InputError, StorageError, UnknownDocumentError
 from tamis.core.ranking import Ranking
 from tamis.index.compiled import numba_installed
+from tamis.index.embedded import EmbeddedIndex
 from tamis.index.index import Index
 from tamis.index.remains import has_tokens, is_tokens_file
 from tamis.index.segment import Segment
@@ -55,7 +56,7 @@ _BATCH = 1024  # documents tokenised at a time
 
 class TokenStore:
     """The tokens of an index's documents, by id. Stored tokens are used as soon as they are built; other
-    documents are tokenised on demand.
+    documents are tokenised on demand, as are all documents of an index in a cluster.
 
     `TokenStore.open` and `build_tokens` return one; so does the plain constructor, for an index that may have
     no tokens yet.
@@ -69,24 +70,32 @@ class TokenStore:
         """The tokens stored with `index`, or None if there are none; tokens stored with less than `limit`
         tokens per document do not count."""
         store = cls(index, tokenizer, limit=limit)
-        return store if any(store._kept(segment) for segment in index.segments) else None
+        return store if any(store._kept(segment) for segment in store._segments) else None
+
+    @property
+    def _segments(self) -> Sequence[Segment]:
+        """The segments of an index on disk; no other index stores tokens."""
+        return self.index.segments if isinstance(self.index, EmbeddedIndex) else ()
 
     @property
     def documents(self) -> int:
         """The number of documents whose tokens are stored."""
-        return sum(segment.documents for segment in self.index.segments if self._kept(segment))
+        return sum(segment.documents for segment in self._segments if self._kept(segment))
 
     def prepare(self) -> None:
         """Load the fast lookup of many ids in advance, so that no query has to wait for it."""
         if numba_installed():
             import tamis.index.kernel  # noqa: F401 (the stores use it once it is loaded)
 
-            for segment in self.index.segments:
+            for segment in self._segments:
                 segment.store.numbers([""] * 100)
 
     def texts(self, ids: Sequence[str]) -> Tokenised:
         """The tokens of the documents with these ids, in this order; documents without stored tokens are
         tokenised now."""
+        if not isinstance(self.index, EmbeddedIndex):
+            contents = [document.contents for document in self.index.documents(ids)]
+            return self.tokenizer.encode(contents, limit=self.limit)
         left = np.arange(len(ids))
         found: list[tuple[Array, Tokenised]] = []
         for segment in self.index.segments:
@@ -118,6 +127,8 @@ class TokenStore:
         return self.tokenizer.encode(contents, limit=self.limit)
 
     def _kept(self, segment: Segment) -> SegmentTokens | None:
+        if not isinstance(self.index, EmbeddedIndex):
+            return None
         opened = _OPENED.setdefault(segment, {})
         known = opened.get((self.tokenizer.fingerprint, self.limit))
         if known is None:
@@ -146,13 +157,13 @@ def texts_of(ranking: Ranking, tokenizer: Tokenizer, *, limit: int = KEPT) -> To
     limit = max(limit, KEPT)  # stored tokens also serve smaller limits
     if isinstance(ranking.texts, TokenMemory):
         return ranking.texts.tokens(ranking.ids, tokenizer, limit)
-    if isinstance(ranking.texts, Index):
+    if isinstance(ranking.texts, EmbeddedIndex):
         return TokenStore(ranking.texts, tokenizer, limit=limit).texts(ranking.ids)
     return tokenizer.encode([document.contents for document in ranking.documents()], limit=limit)
 
 
 def build_tokens(
-    index: Index,
+    index: EmbeddedIndex,
     tokenizer: Tokenizer,
     *,
     limit: int = KEPT,
@@ -190,7 +201,7 @@ def build_tokens(
     return TokenStore(index, tokenizer, limit=limit)
 
 
-def untokenised(index: Index, tokenizer: Tokenizer, *, limit: int = KEPT) -> int:
+def untokenised(index: EmbeddedIndex, tokenizer: Tokenizer, *, limit: int = KEPT) -> int:
     """Approximately how many documents a build would tokenise: the documents of segments without tokens,
     minus the documents with tokens of segments that were merged."""
     folder = index.path / "tokens" / tokenizer.fingerprint

@@ -23,7 +23,6 @@ from tamis.core.ranking import Ranking
 from tamis.index.index import Index
 from tamis.index.lengths import LENGTH_OF_NORM, norms
 from tamis.index.score import BM25, Collection, Model, QueryLikelihood, Terms, TfIdf
-from tamis.index.search import statistics
 from tamis.models.templates import Inputs, Tokenised, Truncation
 from tamis.rank.mono import Mono
 from tamis.rank.reading import Read, Reader, analyzer_of
@@ -169,7 +168,7 @@ def _lexical(model: Model, longer: Unread, reader: Reader) -> list[Array]:
     weight = np.array(list(weights.values()), np.float64)
     known = None
     if isinstance(ranking.texts, Index):
-        known = statistics(ranking.texts.segments, weights)[1], ranking.texts.collection
+        known = ranking.texts.statistics(weights, model), ranking.texts.collection
     scores = []
     for texts in _contents(longer, reader) if longer.reads else ():
         tf, lengths = _counted([analyzer.tokens(text) for text in texts], weights)

@@ -18,8 +18,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from tamis.base.arrays import Array
-from tamis.base.errors import TamisError, UnknownDocumentError
-from tamis.base.interrupt import check
+from tamis.base.errors import TamisError
 from tamis.core.cost import Step, around
 from tamis.core.ranking import Ranking, ScoreKind
 from tamis.core.stage import Stage, TopK
@@ -124,33 +123,14 @@ def lexical(ranking: Ranking, index: Index) -> dict[Named, Array]:
     >>> {name: column.round(3).tolist() for name, column in lexical(found, index).items()}
     {'length': [2.0, 4.0], 'idf': [0.182, 0.875], 'matched': [1.0, 2.0]}
     """
-    made: dict[Named, Array] = {name: np.zeros(len(ranking)) for name in LEXICAL}
-    known = np.zeros(len(ranking), dtype=bool)
     terms, documents = index.weights(ranking.query.text), index.collection.documents
-    idf = {term: lucene_idf(np.array([index.df(term)]), documents) for term in terms}
-    for segment in index.segments:
-        numbers = segment.store.numbers(list(ranking.ids))
-        here = numbers >= 0
-        if segment.deleted is not None:
-            here &= ~segment.deleted[numbers]
-        rows = np.flatnonzero(here)
-        own = numbers[rows]
-        known |= here
-        made["length"][rows] = segment.lengths[own]
-        for term, value in idf.items():
-            check()
-            if (entry := segment.term(term)) is not None:
-                holding, _ = segment.decode(entry)
-                at = np.minimum(np.searchsorted(holding, own), len(holding) - 1)
-                rows_with = rows[holding[at] == own]
-                made["matched"][rows_with] += 1
-                made["idf"][rows_with] += value
-    if not known.all():
-        missing = ranking.ids[int(np.argmin(known))]
-        raise UnknownDocumentError(
-            f"the index holds no document {missing!r}", remedy="take the candidates from this index"
-        )
-    return made
+    index.look_up(terms)
+    idf = [float(lucene_idf(np.array(index.df(term)), documents)) for term in terms]
+    lengths, held = index.matches(ranking.ids, list(terms))
+    sums = np.zeros(len(ranking))
+    for column, value in zip(held.T, idf, strict=True):
+        sums[column] += value
+    return {"length": lengths.astype(np.float64), "idf": sums, "matched": held.sum(1).astype(np.float64)}
 
 
 def _aligned(old: Ranking, new: Ranking) -> Array:

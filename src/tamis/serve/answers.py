@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tamis.base.documents import Document
-from tamis.core.ranking import Hit, Ranking, Span
+from tamis.core.ranking import Hit, Ranking, Span, documents_of
 from tamis.rank.evidence import whole_sentences
 from tamis.serve.highlight import Marker
 from tamis.serve.job import Done
@@ -141,11 +141,11 @@ def shown_of_each(results: int) -> int:
 
 
 def _documents(ranking: Ranking) -> Iterator[Document]:
-    """One at a time: all of them may be more than the memory holds."""
+    """A few at a time: all of them may be more than the memory holds."""
     if ranking.texts is None:
         yield from ranking.documents()  # which says what is missing
     else:
-        yield from (ranking.texts.document(doc_id) for doc_id in ranking.ids)
+        yield from documents_of(ranking.texts, ranking.ids)
 
 
 def evidence(passages: Sequence[Span]) -> list[dict[str, Any]]:

@@ -8,14 +8,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from tamis.index.index import Index
+from tamis.index.embedded import EmbeddedIndex
 from tamis.infer.scorer import Scorer
 
 _LOWEST = 19  # of the system's priorities
 
 
 @contextmanager
-def tokens_in_background(index: Index, scorer: Scorer) -> Iterator[subprocess.Popen[bytes]]:
+def tokens_in_background(index: EmbeddedIndex, scorer: Scorer) -> Iterator[subprocess.Popen[bytes]]:
     """Within the block, a separate process makes the missing tokens of documents for a model: on one core and
     with the lowest priority, so that responses do not wait for it. Finished tokens are used at once; the rest
     is left for the next time."""

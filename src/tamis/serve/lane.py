@@ -49,6 +49,11 @@ class Call:
         if all(job.abandoned for job in self.batch):
             raise Abandoned
 
+    @property
+    def deadline(self) -> float:
+        """When nobody waits any more."""
+        return max(job.deadline for job in self.batch)
+
     def waiting(self) -> Array:
         """One flag for each request, false from when it is abandoned: for code that cannot call `check`."""
         flags = np.ones(len(self.batch), dtype=bool)
@@ -359,7 +364,7 @@ class Lane(threading.Thread):
                 model.prepare()
             call.check()  # a model may have taken long to load
             loaded = time.monotonic()
-            with ledger() as work_done, interruptible(call.check, call.waiting()):
+            with ledger() as work_done, interruptible(call.check, call.waiting(), call.deadline):
                 rankings = applied(first.stage, [job.ranking for job in batch], depth)
         except Abandoned:
             if loaded is not None:

@@ -13,7 +13,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from tamis.base.errors import ExpressionError, InputError, TamisError
 from tamis.core.cost import DEPTH
@@ -103,8 +102,9 @@ class Pipelines:
         self._own_runtime = replace(self._runtime, pool=self._pool.pinned)
         self._default = parse(default)
         self._lock = threading.Lock()
+        self._reloading = threading.Lock()
         self._index = index
-        self._stamp = None if index is None else _stamp(index.path)
+        self._stamp = None if index is None else index.stamp()
         self._looked = 0.0
         self._built: OrderedDict[tuple[str, bool], Built] = OrderedDict()
         self._own_built: dict[bool, Built] = {}  # of the pipelines that a request need not name
@@ -149,22 +149,23 @@ class Pipelines:
         if self._index is None or now - self._looked < _LOOK_EVERY:
             return False
         self._looked = now
-        return _stamp(self._index.path) != self._stamp
+        return self._index.stamp() != self._stamp
 
     def reload(self) -> bool:
         """Move to the newest commit; True if there was one. Where it cannot be read (a folder that is being
         replaced), or the server's own pipeline cannot run over it, the error is raised and the last commit
         stays."""
-        with self._lock:
-            stamp = _stamp(self.index.path)
+        with self._reloading:
+            stamp = self.index.stamp()
             newest = copy.copy(self.index)  # requests at work keep the commit that they have
-            moved = newest.refresh()
+            moved = newest.refresh()  # it may take long in a cluster: pipelines are built meanwhile
             self._stamp = stamp  # whatever comes of it: a commit is tried, and told of, once
             if moved:
-                own = self._own_over(newest)
-                self._index = newest
-                self._built.clear()
-                self._own_built = {True: own}
+                with self._lock:
+                    own = self._own_over(newest)
+                    self._index = newest
+                    self._built.clear()
+                    self._own_built = {True: own}
             return moved
 
     def _own_over(self, index: Index) -> Built:
@@ -292,15 +293,6 @@ def _there(index: Index | None) -> Index:
     if index is None:
         raise NoIndexError
     return index
-
-
-def _stamp(folder: Path) -> tuple[int, int, int] | None:
-    """Changes with every commit: a manifest is a new file each time."""
-    try:
-        found = (folder / "manifest.json").stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_ino, found.st_size
 
 
 def _reads_all(model: ModelStage) -> bool:

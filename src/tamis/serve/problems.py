@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,12 +13,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from tamis.base.errors import CorruptError, LockedError, StorageError, TamisError, UnknownDocumentError
+from tamis.index.opensearch.errors import ClusterError
 from tamis.serve.pipelines import NoIndexError
 from tamis.serve.record import request_id
 from tamis.serve.work import Overloaded
 
+_LOG = logging.getLogger("tamis.serve")
 _OUR_TROUBLE = (CorruptError, LockedError, StorageError)  # other errors are for the client to mend
 
+_CLUSTER_RETRY = "5"  # seconds, in which another node may have taken the place of a lost one
 _QUOTED = 100  # characters of what a client has sent
 
 _NOT_WHOLE = "{where} is not a whole number: send one, in digits and without quotes"
@@ -120,6 +124,10 @@ def problem_of(error: TamisError) -> JSONResponse:
     """The answer to an error that tamis raised on purpose."""
     if isinstance(error, Overloaded):
         return problem(503, str(error), {"retry-after": str(error.retry_after)})
+    if isinstance(error, ClusterError):  # where the cluster is, and what it says, is for the log
+        _LOG.warning("%s", error)
+        words = "the cluster that has the index does not answer as it should: try again later"
+        return problem(503, words, {"retry-after": _CLUSTER_RETRY})
     if isinstance(error, UnknownDocumentError | NoIndexError):
         return problem(404, str(error))
     return problem(500 if isinstance(error, _OUR_TROUBLE) else 422, str(error))

@@ -10,11 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
+
+import numpy as np
 
 from tamis import __version__
 from tamis.base.documents import Document, Query
 from tamis.base.errors import InputError, TamisError
+from tamis.base.interrupt import interruptible
 from tamis.core.candidates import placed
 from tamis.core.defaults import NAMED
 from tamis.core.language import Call
@@ -38,6 +41,8 @@ from tamis.serve.record import remember
 from tamis.serve.rerank_api import ForeignRequest, foreign_answer
 from tamis.serve.schemas import ExplainRequest, RerankRequest, SearchRequest
 from tamis.serve.work import Outcome, Overloaded, Request, Work
+
+Made = TypeVar("Made")
 
 _LOG = logging.getLogger("tamis.serve")
 _WARM_UP = 600.0  # seconds in which models must have loaded
@@ -182,7 +187,8 @@ class Service:
             built = await self._built(request.pipeline, searching=True)
             remember(query=request.query)
             check_query(built.stage, built.analyzer, request.query)
-            built.index.document(request.id)  # better now than after all the work
+            # better now than after all the work
+            await self._in_time(partial(built.index.document, request.id), request.deadline_ms)
             ranking = Ranking(Query("0", request.query))
             outcome = await self._rank(built, ranking, started, request.deadline_ms)
             make = partial(explanation, built, outcome, request.id)
@@ -229,7 +235,7 @@ class Service:
     async def document(self, doc_id: str, part: Part) -> bytes:
         """The JSON of a document, made in a thread: it may be long."""
         await self._follow()
-        return await asyncio.to_thread(stored, self.pipelines.index, doc_id, part)
+        return await self._in_time(partial(stored, self.pipelines.index, doc_id, part))
 
     # -- what they share
 
@@ -247,6 +253,11 @@ class Service:
         if self._reloading or not self.pipelines.outdated():
             return
         self._reloading = True
+        reloading = asyncio.create_task(self._reload())
+        if not self.pipelines.index.is_live:  # a live one has the changes already, and may take long to ask
+            await asyncio.shield(reloading)
+
+    async def _reload(self) -> None:
         try:
             outcome = await asyncio.to_thread(reload_or_keep, self.pipelines)
         finally:
@@ -296,6 +307,11 @@ class Service:
         left = seconds - writing - (time.monotonic() - started)
         return Request(built.steps, ranking, max(left, 0.0), told=seconds, partial=in_part)
 
+    async def _in_time(self, work: Callable[[], Made], deadline_ms: int | None = None) -> Made:
+        """What a thread makes, with the time of a request to ask others for it."""
+        until = time.monotonic() + self._seconds(deadline_ms)
+        return await asyncio.to_thread(_until, until, work)
+
     def _seconds(self, deadline_ms: int | None) -> float:
         return self.limits.deadline if deadline_ms is None else deadline_ms / 1000
 
@@ -305,7 +321,7 @@ class Service:
         """An answer when it has its turn, by the one thread that writes them: the loop must not wait for long
         texts. One whose turn does not come in time is not written."""
         seconds, begun = self._seconds(deadline_ms), time.monotonic()
-        writing = self._writer.submit(_timed, make)
+        writing = self._writer.submit(_until, started + seconds + _LATE, partial(_timed, make))
         written = asyncio.wrap_future(writing)
         try:
             await asyncio.wait({written}, timeout=max(started + seconds - begun, 0.0) + _LATE)
@@ -322,6 +338,12 @@ class Service:
         if (wait := outcome.not_before - time.monotonic()) > 0:
             await asyncio.sleep(wait)
         return Answer(body, outcome)
+
+
+def _until(deadline: float, work: Callable[[], Made]) -> Made:
+    """In this thread, with a time after which nobody waits for what others are asked for."""
+    with interruptible(lambda: None, np.ones(1, dtype=bool), deadline):
+        return work()
 
 
 def _timed(make: Callable[[], dict[str, Any]]) -> tuple[bytes, float]:

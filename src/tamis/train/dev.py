@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import xxhash
@@ -21,7 +20,7 @@ from tamis.core.runtime import Runtime
 from tamis.core.stage import Stage
 from tamis.evaluate.measures import evaluate, parse_measures
 from tamis.formats import Qrels, read_corpus, read_qrels, read_queries
-from tamis.index.index import Index
+from tamis.index.index import Index, index_of
 from tamis.infer.scorer import Scorer
 from tamis.infer.token_memory import TokenMemory
 from tamis.rank.given_run import Corpus, Documents
@@ -161,8 +160,8 @@ def texts_of_candidates(rankings: Iterable[Ranking], corpus: Sequence[str], run:
     """The texts of a run's candidates: the index that has them, or those of a corpus's files, in memory."""
     wanted = list(dict.fromkeys(doc_id for ranking in rankings for doc_id in ranking.ids))
     texts: Index | Documents
-    if len(corpus) == 1 and (Path(corpus[0]) / "manifest.json").is_file():
-        texts = Index.open(corpus[0])
+    if (index := index_of(corpus)) is not None:
+        texts = index
         unknown = texts.missing(wanted)
     else:
         texts = Documents(read_corpus(*corpus), only=wanted)

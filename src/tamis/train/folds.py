@@ -44,6 +44,7 @@ from tamis.formats import Qrels, read_corpus, read_qrels, read_queries
 from tamis.formats.irds import dataset_name
 from tamis.index.index import Index
 from tamis.index.manifest import is_index
+from tamis.index.place import is_address
 from tamis.models.architectures.duo import Duo
 from tamis.models.architectures.mono import Mono
 from tamis.models.settings import changed
@@ -310,7 +311,7 @@ def _file_digest(path: str) -> str:
 
 
 def _corpus_digest(path: str) -> str:
-    if is_index(path):
+    if is_address(path) or is_index(path):
         return Index.open(path).fingerprint
     if not Path(path).is_dir():
         return _file_digest(path)

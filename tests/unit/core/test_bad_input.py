@@ -13,9 +13,9 @@ import xxhash
 from tamis import Document, Index
 from tamis.base.errors import CorruptError, InputError, StorageError, TamisError, UnknownDocumentError
 from tamis.index.dependence import SDM
-from tamis.index.index import create
 from tamis.index.score import BM25, QueryLikelihood, TfIdf
 from tamis.index.search import Backend
+from tamis.index.writer import create
 from tamis.storage.markers import mark
 
 DOCUMENTS = [

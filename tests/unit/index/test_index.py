@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from tamis import Document, Index
 from tamis.base.errors import InputError, TamisError, UnknownDocumentError
 from tamis.index import build, writer
-from tamis.index.index import create
 from tamis.index.score import BM25, QueryLikelihood, TfIdf
 from tamis.index.verify import verify
+from tamis.index.writer import create
 
 WORDS = ["sieve", "flour", "cake", "onion", "soup", "butter", "steel", "cook", "fine", "coarse"]
 QUERIES = [*WORDS[:4], "sieve flour", "cake soup cook cook", "fine coarse butter steel onion", "nothing"]

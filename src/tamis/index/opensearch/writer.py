@@ -1,0 +1,263 @@
+"""The writer of an index in a cluster: make it or continue it, send documents, and put it into service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from tamis.base.documents import Document
+from tamis.base.errors import InputError, TamisError
+from tamis.formats.records import Documents, documents_of
+from tamis.index.opensearch.bulk import PATIENCE, Bulk, Entry, Outcome, Sender, version_of
+from tamis.index.opensearch.connection import Address, Connection, connect
+from tamis.index.opensearch.errors import ClusterError
+from tamis.index.opensearch.mapping import (
+    Meta,
+    Similarity,
+    body_of,
+    check_analysis,
+    expression,
+    find_meta,
+    named_fields,
+    new_meta,
+    write_meta,
+)
+from tamis.index.writer import OnDuplicate
+
+How = Literal["new", "overwrite", "add", "resume"]
+REQUESTS = 4  # at once, by default
+_MERGE = 3600.0  # seconds at most for merging the segments
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a user has said about an index; None and nothing leave it to the defaults, or as it is."""
+
+    analyzer: str | None = None
+    similarities: Sequence[Similarity] = ()
+    shards: int | None = None
+    replicas: int | None = None
+
+
+def build(
+    documents: Documents,
+    address: str,
+    *,
+    how: How = "new",
+    wanted: Wanted | None = None,
+    on_duplicate: OnDuplicate = "error",
+    workers: int = REQUESTS,
+) -> Meta:
+    """Index documents into a cluster, as `Index.build` does on disk."""
+    with writer(address, how=how, wanted=wanted, on_duplicate=on_duplicate, workers=workers) as made:
+        for document in documents_of(documents):
+            made.add(document)
+        return made.finish()
+
+
+@contextmanager
+def writer(
+    address: str | Address,
+    *,
+    how: How = "new",
+    wanted: Wanted | None = None,
+    on_duplicate: OnDuplicate = "error",
+    workers: int = REQUESTS,
+    skip_refused: bool = False,
+    patience: float = PATIENCE,
+    done: Callable[[int], object] = lambda documents: None,
+    told: Callable[[TamisError], object] = lambda error: None,
+) -> Iterator[ClusterWriter]:
+    """The writer of an index, which is made at once; `finish` puts it into service. `done` hears of documents
+    that have arrived, `told` of trouble that is waited out."""
+    connection = connect(address)
+    meta, before = prepare(connection, how, wanted or Wanted())
+    sender = Sender(connection, on_duplicate, resumed=how == "resume", patience=patience, told=told)
+    bulk = Bulk(sender, workers, skip_refused=skip_refused, done=done)
+    try:
+        yield ClusterWriter(connection, meta, before, on_duplicate, bulk)
+    finally:
+        bulk.stop()
+
+
+@dataclass(slots=True)
+class ClusterWriter:
+    """Collects documents and sends them. What is acknowledged stays, whatever happens next."""
+
+    connection: Connection
+    meta: Meta
+    before: int  # documents that were there when it was opened
+    on_duplicate: OnDuplicate
+    bulk: Bulk
+    added: int = 0
+
+    @property
+    def outcome(self) -> Outcome:
+        return self.bulk.outcome
+
+    def add(self, document: Document) -> None:
+        """Send the document, with others, sooner or later; its place in the corpus is its version."""
+        self.added += 1
+        version = version_of(self.meta.runs, self.added, self.on_duplicate)
+        self.bulk.add(Entry.of(document, version))
+
+    def send(self) -> None:
+        """Send the rest, and wait until all has arrived."""
+        self.bulk.finish()
+
+    def finish(self, *, merge: bool = True) -> Meta:
+        """Check that all is there, and make it searchable, merged and replicated."""
+        self.send()
+        return finish(self.connection, self.meta, self.outcome, self.on_duplicate, merge=merge)
+
+
+# -- before the first document
+# ------------------------------------------------------------------------------------------------------------
+
+
+def prepare(connection: Connection, how: How, wanted: Wanted) -> tuple[Meta, int]:
+    """Make the index, or check that it is the one to continue; and how many documents it holds."""
+    address = connection.address
+    there = find_meta(connection)
+    if there is not None and there.index != address.index:
+        remedy = f"write to that index, {replace(address, index=there.index)}"
+        raise InputError(f"{address} is an alias of the index {there.index}", remedy=remedy)
+    if there is None and how != "add":
+        return _made(connection, wanted), 0
+    if there is None:
+        remedy = "make it first: the same command without --add"
+        raise InputError(f"there is no index at {address}", remedy=remedy)
+    if how == "overwrite":
+        _new(connection, wanted)  # what is wrong with the new one is found out while the old one is there
+        connection.request("DELETE", f"/{address.index}", patience=120)
+        return _made(connection, wanted), 0
+    if how == "new":
+        remedy = "resume it (--resume), add to it (--add) or overwrite it (--overwrite)"
+        raise InputError(f"{address} already holds an index", remedy=remedy)
+    _check_same(there, wanted, address)
+    if wanted.replicas is not None:
+        there = replace(there, replicas=wanted.replicas)
+    if how == "resume":
+        return there, count(connection)
+    if there.documents is None:
+        problem = f"the command that last wrote to {address} was interrupted"
+        remedy = "finish it first, by the same command with --resume; or --overwrite the index"
+        raise InputError(problem, remedy=remedy)
+    begun = replace(there, runs=there.runs + 1, documents=None, before=count(connection))
+    write_meta(connection, begun)
+    return begun, begun.before
+
+
+def _new(connection: Connection, wanted: Wanted) -> Meta:
+    replicas = wanted.replicas
+    if replicas is None:
+        replicas = 1 if data_nodes(connection) > 1 else 0
+    return new_meta(
+        connection.address.index,
+        analyzer=wanted.analyzer or "english",
+        similarities=wanted.similarities,
+        shards=wanted.shards or 1,
+        replicas=replicas,
+    )
+
+
+def _made(connection: Connection, wanted: Wanted) -> Meta:
+    """A new index, without a copy and not refreshed until all documents are there."""
+    meta, index = _new(connection, wanted), connection.address.index
+    try:
+        connection.request("PUT", f"/{index}", body_of(meta), timeout=90, patience=120)
+    except ClusterError as error:
+        there = find_meta(connection) if error.kind == "resource_already_exists_exception" else None
+        if there is None or there.identity != meta.identity:  # else the answer to our first try was lost
+            raise
+    check_analysis(connection, meta.analyzer)
+    return meta
+
+
+def _check_same(there: Meta, wanted: Wanted, address: Address) -> None:
+    """An index keeps the settings that it was made with."""
+    differing = {
+        "--analyzer": (wanted.analyzer, there.analyzer),
+        "--shards": (wanted.shards, there.shards),
+        "--similarity": (
+            [expression(each) for each in named_fields(wanted.similarities)] or None,
+            there.expressions,
+        ),
+    }
+    for option, (new, old) in differing.items():
+        if new not in (None, old):
+            have = (
+                " ".join(f"{option} {each!r}" for each in old) if isinstance(old, list) else f"{option} {old}"
+            )
+            raise InputError(f"{address} was made with {have}", remedy="use the same, or --overwrite it")
+
+
+def data_nodes(connection: Connection) -> int:
+    """How many nodes hold shards."""
+    try:
+        answer = connection.request("GET", "/_cluster/health")
+    except ClusterError as error:
+        if error.status != 403:
+            raise
+        return 1
+    return int(answer["number_of_data_nodes"])
+
+
+def count(connection: Connection) -> int:
+    """How many documents the index holds, counting all that have been acknowledged."""
+    index = connection.address.index
+    connection.request("POST", f"/{index}/_refresh", timeout=600, patience=120)
+    return int(connection.request("GET", f"/{index}/_count", patience=120)["count"])
+
+
+# -- after the last document
+# ------------------------------------------------------------------------------------------------------------
+
+
+def finish(
+    connection: Connection, meta: Meta, outcome: Outcome, on_duplicate: OnDuplicate, *, merge: bool
+) -> Meta:
+    """Check that what was acknowledged is there, and put the index into service."""
+    index = connection.address.index
+    documents = count(connection)
+    _check_count(documents, meta, outcome, on_duplicate, connection.address)
+    if merge:
+        _merge(connection)
+    settings: dict[str, Any] = {"number_of_replicas": meta.replicas}
+    if meta.runs == 1:  # later commands have left it as it is
+        settings["refresh_interval"] = None
+    connection.request("PUT", f"/{index}/_settings", {"index": settings}, timeout=90, patience=120)
+    connection.request("POST", f"/{index}/_flush", timeout=600, patience=120)  # a node starts faster with it
+    done = replace(meta, documents=documents)
+    write_meta(connection, done)
+    return done
+
+
+def _check_count(
+    documents: int, meta: Meta, outcome: Outcome, on_duplicate: OnDuplicate, address: Address
+) -> None:
+    """Each document that was sent is there once. With `replace`, one whose answer was lost may have replaced
+    another, and what it replaced may be of this command before it was resumed."""
+    sure, unsure = outcome.created, outcome.confirmed + outcome.there
+    if on_duplicate == "replace":
+        least, most = meta.before + sure, meta.before + sure + unsure + outcome.replaced
+    else:
+        least = most = meta.before + sure + unsure
+    if not least <= documents <= most:
+        problem = f"{address} has acknowledged {most:,} documents and holds {documents:,}"
+        remedy = "check that nothing else writes to it and that no node was lost, then continue with --resume"
+        raise ClusterError(problem, remedy=remedy)
+
+
+def _merge(connection: Connection) -> None:
+    """Make one segment of each shard, which takes long; a proxy that gives up earlier only makes us ask
+    again."""
+    connection.request(
+        "POST",
+        f"/{connection.address.index}/_forcemerge",
+        params={"max_num_segments": 1},
+        timeout=_MERGE,
+        patience=_MERGE,
+    )
