@@ -15,6 +15,7 @@ from tamis.base.version import __version__
 if TYPE_CHECKING:
     from tamis.base.documents import Document, Query
     from tamis.base.errors import TamisError
+    from tamis.base.where import where
     from tamis.core.ranking import Hit, Ranking, Run, ScoreKind, Span
     from tamis.core.stage import Pipeline, Role, Stage, stage
     from tamis.index.dependence import SDM, Dependence
@@ -75,12 +76,14 @@ __all__ = [
     "TfIdf",
     "__version__",
     "stage",
+    "where",
     "whole_sentences",
 ]
 
 _HOME = {
     "tamis.base.documents": ("Document", "Query"),
     "tamis.base.errors": ("TamisError",),
+    "tamis.base.where": ("where",),
     "tamis.rank.birch": ("Birch",),
     "tamis.rank.cascade": ("Cascade",),
     "tamis.rank.combine": ("Fuse", "Interpolate", "Normalise"),

@@ -60,6 +60,15 @@ def pipeline_argument(parser: ArgumentParser, default: str = "bm25", use: str = 
     parser.add_argument("-p", "--pipeline", default=default, metavar="P", help=about.replace("%", "%%"))
 
 
+def where_argument(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--where",
+        metavar="C",
+        help="find only documents whose metadata satisfies a condition, such as "
+        "'year >= 2020 and lang in (en, fr)'",
+    )
+
+
 def runtime_arguments(parser: ArgumentParser) -> None:
     """How the models of a pipeline are run: the parameters of a `Runtime`."""
     group = parser.add_argument_group("models")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from tamis.base.errors import InputError
-from tamis.cli.arguments import ArgumentParser, at_least_one, pipeline_argument
+from tamis.base.where import where as condition
+from tamis.cli.arguments import ArgumentParser, at_least_one, pipeline_argument, where_argument
 from tamis.cli.job import finish, job_arguments, journal_of, ranked
 from tamis.cli.outputs import check_cache, check_run_output, named_in
 from tamis.core.language import parse
@@ -27,6 +29,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "-k", type=at_least_one, default=1000, metavar="N", help="how many results per query (1000)"
     )
+    where_argument(parser)
     job_arguments(parser)
 
 
@@ -35,6 +38,7 @@ def main(
     queries: str,
     pipeline: str,
     k: int,
+    where: str | None,
     output: Path,
     field: TopicField,
     tag: str,
@@ -57,6 +61,9 @@ def main(
     wanted = read_queries(queries, field=field)
     if not wanted:
         raise InputError("contains no queries", remedy="check the file and its format", path=queries)
+    if where is not None:
+        asked_for = condition(where)
+        wanted = [replace(query, where=asked_for) for query in wanted]
     check_searches(parse(pipeline))
     journal = None if dry_run else journal_of(output, resume)
     opened = Index.open(index)
@@ -77,4 +84,6 @@ def main(
         "query_file": queries,
         "field": field,
     }
+    if where is not None:
+        about["where"] = str(asked_for)
     finish(result, stage, output, about, tag=tag, journal=journal, json=json)

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tamis.base.arrays import Array
+from tamis.base.conditions import Condition
 from tamis.base.documents import Document
 from tamis.base.errors import InputError, UnknownDocumentError, quoted
 from tamis.formats.records import Documents, documents_of
 from tamis.index.commit import Commit
+from tamis.index.conditions import allowed as allowed_by
 from tamis.index.manifest import Manifest, is_index
 from tamis.index.remains import remove_remains
 from tamis.index.retriever import Retriever, listed
@@ -275,14 +277,18 @@ class Index:
         *,
         only: Iterable[str] | None = None,
         without: Iterable[str] | None = None,
+        where: Condition | None = None,
         backend: Backend = "auto",
     ) -> tuple[list[str], Array]:
-        """Ids and scores of the k best documents for a weighted bag of analysed terms."""
+        """Ids and scores of the k best documents for a weighted bag of analysed terms, of those that satisfy
+        the condition `where`. What does not is left out; the scores of the others stay as they are."""
         commit = self._commit
         _check(weights, k)
         if k == 0:
             return [], np.zeros(0, np.float32)
         allowed = self._allowed(commit, only, without)
+        if where is not None:
+            allowed = _satisfying(commit, where, allowed)
         found = search(
             commit.segments, model, weights, k, commit.collection, allowed=allowed, backend=backend
         )
@@ -384,6 +390,20 @@ def _allowed(
             mask[numbers[numbers >= 0]] = value
         masks.append(mask if segment.live is None else mask & segment.live)
     return masks
+
+
+def _satisfying(
+    commit: Commit, where: Condition, allowed: list[Array | None] | None
+) -> list[Array | None] | None:
+    """The masks of those that satisfy a condition too."""
+    masks = allowed_by(commit.segments, where, commit.analyzer)
+    if masks is None:
+        return allowed
+    others = [segment.live for segment in commit.segments] if allowed is None else allowed
+    return [
+        mask if other is None else np.logical_and(mask, other)
+        for mask, other in zip(masks, others, strict=True)
+    ]
 
 
 def index_of(corpus: Sequence[str]) -> Index | None:

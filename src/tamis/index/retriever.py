@@ -81,6 +81,7 @@ class Retriever(Stage):
             DEPTH if depth is None else depth,
             only=self.only,
             without=self.without,
+            where=ranking.query.where,
             backend=self.backend,
         )
         return replace(
