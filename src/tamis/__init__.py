@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tamis.base.documents import Document, Query
     from tamis.base.errors import TamisError
     from tamis.base.where import where
+    from tamis.core.query_syntax import simple_query
     from tamis.core.ranking import Hit, Ranking, Run, ScoreKind, Span
     from tamis.core.stage import Pipeline, Role, Stage, stage
     from tamis.index.dependence import SDM, Dependence
@@ -75,6 +76,7 @@ __all__ = [
     "TamisError",
     "TfIdf",
     "__version__",
+    "simple_query",
     "stage",
     "where",
     "whole_sentences",
@@ -96,6 +98,7 @@ _HOME = {
     "tamis.rank.ltr": ("LTR",),
     "tamis.rank.mono": ("Mono",),
     "tamis.rank.passage": ("AvgP", "FirstP", "KMaxP", "MaxP", "SumP"),
+    "tamis.core.query_syntax": ("simple_query",),
     "tamis.core.ranking": ("Hit", "Ranking", "Run", "ScoreKind", "Span"),
     "tamis.index.dependence": ("SDM", "Dependence"),
     "tamis.index.feedback": ("RM3",),

@@ -67,6 +67,25 @@ def test_with_models_and_feedback(books: Path, capsys: pytest.CaptureFixture[str
         assert [result["id"] for result in json.loads(capsys.readouterr().out)["results"]] == ["b2"]
 
 
+def test_query_syntax(books: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    query = '"drum sieve" -soup'
+    assert searched(books, query, "--json") == 0  # plain: quotes and hyphens are no words
+    plain = {each["id"]: each["score"] for each in json.loads(capsys.readouterr().out)["results"]}
+    assert plain.keys() == {"b1", "b2", "b3"}
+    assert searched(books, query, "--query-syntax", "simple", "--where", "year != 2000", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["query"], found["where"]) == (
+        "drum sieve",
+        'year != 2000 and contains "drum sieve" and not contains soup',
+    )
+    assert [each["id"] for each in found["results"]] == ["b1"]
+    assert searched(books, " -soup -drum", "--query-syntax", "simple") == 2
+    assert capsys.readouterr().err == (
+        "error: the query '-soup -drum' only says what must not be there: add a word to look for\n"
+    )
+
+
 def arguments(books: Path, run: Path, *more: str) -> list[str]:
     condition = ["--where", "lang = en"]
     return ["run", str(books / "idx"), str(books / "queries.tsv"), "-o", str(run), *(more or condition)]
@@ -87,6 +106,15 @@ def test_run(books: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "1 query found nothing: q3" in capsys.readouterr().err
     assert main(arguments(books, books / "c.run", "--where", "land = en")) == 2
     assert "did you mean lang?" in capsys.readouterr().err
+
+
+def test_run_with_a_query_syntax(books: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (books / "queries.tsv").write_text('q1\tsieve -soup\nq2\t"a drum" +sieve\n', encoding="utf-8")
+    run = books / "a.run"
+    assert main(arguments(books, run, "--query-syntax", "simple")) == 0
+    found = [tuple(line.split()[:3:2]) for line in run.read_text().splitlines()]
+    assert found == [("q1", "b1"), ("q1", "b2"), ("q2", "b1"), ("q2", "b3")]
+    assert json.loads((books / "a.run.json").read_text())["query_syntax"] == "simple"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

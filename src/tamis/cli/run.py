@@ -7,12 +7,13 @@ from pathlib import Path
 
 from tamis.base.errors import InputError
 from tamis.base.where import where as condition
-from tamis.cli.arguments import ArgumentParser, at_least_one, pipeline_argument, where_argument
+from tamis.cli.arguments import ArgumentParser, at_least_one, condition_arguments, pipeline_argument
 from tamis.cli.job import finish, job_arguments, journal_of, ranked
 from tamis.cli.outputs import check_cache, check_run_output, named_in
 from tamis.core.language import parse
 from tamis.core.plan import rerankers
 from tamis.core.pool import ModelPool
+from tamis.core.query_syntax import QuerySyntax, read_query
 from tamis.core.registry import check_searches
 from tamis.core.runtime import Device, Precision, Runtime
 from tamis.formats import TopicField, read_queries
@@ -29,7 +30,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "-k", type=at_least_one, default=1000, metavar="N", help="how many results per query (1000)"
     )
-    where_argument(parser)
+    condition_arguments(parser)
     job_arguments(parser)
 
 
@@ -39,6 +40,7 @@ def main(
     pipeline: str,
     k: int,
     where: str | None,
+    query_syntax: QuerySyntax,
     output: Path,
     field: TopicField,
     tag: str,
@@ -61,9 +63,8 @@ def main(
     wanted = read_queries(queries, field=field)
     if not wanted:
         raise InputError("contains no queries", remedy="check the file and its format", path=queries)
-    if where is not None:
-        asked_for = condition(where)
-        wanted = [replace(query, where=asked_for) for query in wanted]
+    given = None if where is None else condition(where)
+    wanted = [read_query(replace(query, where=given), query_syntax) for query in wanted]
     check_searches(parse(pipeline))
     journal = None if dry_run else journal_of(output, resume)
     opened = Index.open(index)
@@ -84,6 +85,8 @@ def main(
         "query_file": queries,
         "field": field,
     }
-    if where is not None:
-        about["where"] = str(asked_for)
+    if given is not None:
+        about["where"] = str(given)
+    if query_syntax != "plain":
+        about["query_syntax"] = query_syntax
     finish(result, stage, output, about, tag=tag, journal=journal, json=json)

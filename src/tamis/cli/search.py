@@ -16,10 +16,10 @@ from tamis.base.where import where as condition
 from tamis.cli.arguments import (
     ArgumentParser,
     at_least_one,
+    condition_arguments,
     json_argument,
     pipeline_argument,
     runtime_arguments,
-    where_argument,
 )
 from tamis.cli.console import counted, doing, duration, note, print_json, printable, stdout
 from tamis.cli.metadata import metadata_line
@@ -30,6 +30,7 @@ from tamis.core.executor import each_stage
 from tamis.core.language import parse
 from tamis.core.plan import rerankers, work_done
 from tamis.core.pool import ModelPool
+from tamis.core.query_syntax import QuerySyntax, read_query
 from tamis.core.ranking import Ranking, ScoreKind, Span
 from tamis.core.registry import check_searches
 from tamis.core.runtime import Device, Precision, Runtime
@@ -52,7 +53,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("query", metavar="QUERY", nargs="+", help="the words to look for")
     pipeline_argument(parser, INTERACTIVE)
     parser.add_argument("-k", type=at_least_one, default=10, metavar="N", help="how many results (10)")
-    where_argument(parser)
+    condition_arguments(parser)
     parser.add_argument(
         "--explain",
         action="store_true",
@@ -68,6 +69,7 @@ def main(
     pipeline: str,
     k: int,
     where: str | None,
+    query_syntax: QuerySyntax,
     explain: bool,
     device: Device,
     precision: Precision,
@@ -80,7 +82,7 @@ def main(
     if not text:
         raise InputError("the query is empty", remedy="give at least one word")
     check_cache(cache, str(index), *named_in(pipeline))
-    asked = Query("0", text, where=None if where is None else condition(where))
+    asked = read_query(Query("0", text, where=None if where is None else condition(where)), query_syntax)
     opened = Index.open(index)
     check_searches(parse(pipeline))
     stage = opened.pipeline(pipeline, Runtime(device, precision, workers, cache, ModelPool()))
@@ -108,7 +110,7 @@ def main(
     print_ranking(stdout(), ranking, opened, explanations)
     kind = "" if ranking.kind is ScoreKind.RETRIEVAL else f"; scores: {ranking.kind}"
     sys.stdout.write(f"{counted(len(ranking), 'result')} in {duration(seconds)} ({stage!r}){kind}\n")
-    if not ranking and not opened.weights(text):
+    if not ranking and not opened.weights(asked.text):
         note(f"the query has no terms: the analyzer {opened.analyzer.name!r} drops every word of it")
     elif not ranking and asked.where is not None:
         note(f"no document that satisfies {asked.where} has a word of the query")

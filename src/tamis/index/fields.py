@@ -23,7 +23,7 @@ from tamis.storage.document_store import Store
 #: condition.
 BYTES_EACH, BYTES_MORE = 128, 1 << 22
 _MASKS = 32  # of conditions, one bit a document
-_UNFINISHED = 4
+_UNFINISHED = 8  # pieces of work that are kept for whoever goes on with them
 _WAIT = 0.05  # seconds between looks whether anybody still waits
 
 _T = TypeVar("_T")
@@ -70,6 +70,27 @@ class Kept(Generic[_T]):
                 self._used -= freed
 
 
+class _Work(Generic[_T]):
+    """Work in parts, that may change hands between them."""
+
+    def __init__(self, parts: Parts[_T]) -> None:
+        self.parts: Parts[_T] | None = parts
+        self.lock = threading.Lock()
+        self.done = False
+        self.result: _T
+
+    def advance(self) -> None:
+        """Do the next part."""
+        assert self.parts is not None
+        try:
+            next(self.parts)
+        except StopIteration as end:
+            self.parts, self.result, self.done = None, end.value, True
+        except BaseException:
+            self.parts = None
+            raise
+
+
 class Fields:
     """The columns of a segment, and which documents satisfied the last conditions. Deleted documents are
     among them, so that it serves every commit that has the segment.
@@ -83,8 +104,8 @@ class Fields:
         self.room = BYTES_EACH * len(store) + BYTES_MORE
         self._columns = Kept[FieldColumn | TooLarge](self.room)
         self._masks = Kept[Array](_MASKS)
-        self._begun: OrderedDict[Hashable, Parts[Any]] = OrderedDict()
-        self._working = threading.Lock()
+        self._begun: OrderedDict[Hashable, _Work[Any]] = OrderedDict()
+        self._lock = threading.Lock()
 
     def columns(self, paths: Collection[Path]) -> dict[Path, FieldColumn | TooLarge]:
         """The columns of some fields; those that are not in memory are read in one pass."""
@@ -145,26 +166,32 @@ class Fields:
         return np.unpackbits(bits, count=len(self.store)).view(bool)
 
     def _finished(self, key: Hashable, begin: Callable[[], Parts[_T]]) -> _T:
-        """The result of work in parts, by one thread at a time. Whoever gives it up leaves it to the next."""
-        while not self._working.acquire(timeout=_WAIT):
+        """The result of work in parts, by one of the threads that ask for it. Whoever gives it up leaves it
+        to the next."""
+        with self._lock:
+            work: _Work[_T] | None = self._begun.get(key)
+            if work is None:
+                work = self._begun[key] = _Work(begin())
+                if len(self._begun) > _UNFINISHED:
+                    self._begun.popitem(last=False)
+        while not work.lock.acquire(timeout=_WAIT):
             check()
         try:
-            work = self._begun.pop(key, None) or begin()
-            while True:
-                try:
-                    next(work)
-                except StopIteration as end:
-                    result: _T = end.value
-                    return result
-                try:
-                    check()
-                except BaseException:
-                    self._begun[key] = work
-                    if len(self._begun) > _UNFINISHED:
-                        self._begun.popitem(last=False)
-                    raise
+            while work.parts is not None:
+                work.advance()
+                check()
+            if work.done:
+                return work.result
         finally:
-            self._working.release()
+            work.lock.release()
+            if work.parts is None:
+                self._forget(key, work)
+        return self._finished(key, begin)  # it failed in another thread
+
+    def _forget(self, key: Hashable, work: _Work[Any]) -> None:
+        with self._lock:
+            if self._begun.get(key) is work:
+                del self._begun[key]
 
 
 def _at_once(mask: Array) -> Parts[Array]:
