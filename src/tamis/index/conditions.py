@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import reduce
-from itertools import islice
-from typing import Any
 
 import numpy as np
 
@@ -34,7 +32,6 @@ from tamis.index.phrases import containing
 from tamis.index.segment import Segment
 from tamis.text.analyze import Analyzer
 
-_SAMPLED = 1_000  # documents whose fields an error may suggest
 _NAMES = {"number": "numbers", "text": "text", "truth": "true or false", "other": "objects"}
 
 
@@ -76,7 +73,7 @@ def _check_fields(segments: Sequence[Segment], condition: Condition) -> None:
             kinds[path] |= column.kinds
     for leaf in compared:
         if not kinds[leaf.field] and leaf.field != TITLE and any(map(len, segments)):
-            known = _some_fields(segments)
+            known = fields_of(segments)
             raise ConditionError(
                 f"no document has a value in the field {printed_field(leaf.field)}",
                 remedy=_suggested(printed_field(leaf.field), known),
@@ -113,26 +110,6 @@ def _suggested(name: str, known: Sequence[str]) -> str:
     return f"{near[0]}? The fields are {some(known)}" if near[1] else f"the fields are {some(known)}"
 
 
-def _some_fields(segments: Sequence[Segment]) -> list[str]:
-    """The fields of the first documents."""
-    names: set[str] = set()
-    for metadata in islice((each for segment in segments for each in _metadata(segment)), _SAMPLED):
-        names.update(map(printed_field, _paths(metadata)))
-    return sorted(names)
-
-
-def _metadata(segment: Segment) -> Iterator[Mapping[str, Any]]:
-    for frame in range(segment.store.frames):
-        check()
-        yield from segment.store.described(frame)[2]
-
-
-def _paths(value: Any, path: Path = (), depth: int = 5) -> Iterator[Path]:
-    if isinstance(value, Mapping) and depth:
-        for key, inside in value.items():
-            yield from _paths(inside, (*path, key), depth - 1)
-    elif isinstance(value, list) and any(isinstance(each, Mapping) for each in value):
-        for each in value:
-            yield from _paths(each, path, depth)
-    elif path and value is not None:
-        yield path
+def fields_of(segments: Sequence[Segment]) -> list[str]:
+    """The fields of the metadata of an index, as far as the first documents of its segments have them."""
+    return sorted({printed_field(path) for segment in segments for path in segment.fields.names})

@@ -6,8 +6,9 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -23,7 +24,10 @@ from tamis.storage.document_store import Store
 #: condition.
 BYTES_EACH, BYTES_MORE = 128, 1 << 22
 _MASKS = 32  # of conditions, one bit a document
-_UNFINISHED = 8  # pieces of work that are kept for whoever goes on with them
+_UNFINISHED = 4  # pieces of work that are kept for whoever goes on with them,
+_TOGETHER = 4  # and fields that one of them reads: each may take all the room while it is read
+_SAMPLED = 1_000  # documents whose fields are told of
+_DEEPEST = 5  # objects inside each other
 _WAIT = 0.05  # seconds between looks whether anybody still waits
 
 _T = TypeVar("_T")
@@ -110,7 +114,25 @@ class Fields:
     def columns(self, paths: Collection[Path]) -> dict[Path, FieldColumn | TooLarge]:
         """The columns of some fields; those that are not in memory are read in one pass."""
         known, missing = self._known(paths)
-        return known | (self._finished(missing, lambda: self._read(missing)) if missing else {})
+        left = sorted(missing)
+        while left:
+            several, left = tuple(left[:_TOGETHER]), left[_TOGETHER:]
+            known |= self._finished(several, partial(self._read, several))
+        return known
+
+    @cached_property
+    def names(self) -> frozenset[Path]:
+        """The fields of the first documents."""
+        found: set[Path] = set()
+        left = _SAMPLED
+        for frame in range(self.store.frames):
+            check()
+            metadata = self.store.described(frame)[2][:left]
+            found.update(path for each in metadata for path in _paths(each))
+            left -= len(metadata)
+            if not left:
+                break
+        return frozenset(found)
 
     def _known(self, paths: Collection[Path]) -> tuple[dict[Path, FieldColumn | TooLarge], frozenset[Path]]:
         """The columns that are in memory, and the fields of which there is none."""
@@ -200,6 +222,18 @@ def _at_once(mask: Array) -> Parts[Array]:
 
 
 _PLAIN = (str, int, float)
+
+
+def _paths(value: Any, path: Path = ()) -> Iterator[Path]:
+    """The fields that have a value somewhere in an object."""
+    if isinstance(value, dict) and len(path) < _DEEPEST:
+        for key, inside in value.items():
+            yield from _paths(inside, (*path, key))
+    elif isinstance(value, list) and any(isinstance(each, dict) for each in value):
+        for each in value:
+            yield from _paths(each, path)
+    elif path and value is not None:
+        yield path
 
 
 def _values(path: Path, titles: Sequence[str], metadata: Sequence[Any]) -> Iterable[Sequence[Any]]:

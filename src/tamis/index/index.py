@@ -17,6 +17,7 @@ from tamis.base.errors import InputError, UnknownDocumentError, quoted
 from tamis.formats.records import Documents, documents_of
 from tamis.index.commit import Commit
 from tamis.index.conditions import allowed as allowed_by
+from tamis.index.conditions import fields_of
 from tamis.index.manifest import Manifest, is_index
 from tamis.index.remains import remove_remains
 from tamis.index.retriever import Retriever, listed
@@ -206,6 +207,12 @@ class Index:
                 here &= ~segment.deleted[numbers]
             left = [identity for identity, held in zip(left, here.tolist(), strict=True) if not held]
         return left
+
+    @property
+    def fields(self) -> list[str]:
+        """The fields of the documents' metadata that a condition may name, as far as the first documents have
+        them."""
+        return fields_of(self.segments)
 
     def ids(self) -> Iterator[str]:
         for segment in self.segments:
