@@ -15,6 +15,8 @@ from tamis.base.version import __version__
 if TYPE_CHECKING:
     from tamis.base.documents import Document, Query
     from tamis.base.errors import TamisError
+    from tamis.base.where import where
+    from tamis.core.query_syntax import simple_query
     from tamis.core.ranking import Hit, Ranking, Run, ScoreKind, Span
     from tamis.core.stage import Pipeline, Role, Stage, stage
     from tamis.index.dependence import SDM, Dependence
@@ -74,13 +76,16 @@ __all__ = [
     "TamisError",
     "TfIdf",
     "__version__",
+    "simple_query",
     "stage",
+    "where",
     "whole_sentences",
 ]
 
 _HOME = {
     "tamis.base.documents": ("Document", "Query"),
     "tamis.base.errors": ("TamisError",),
+    "tamis.base.where": ("where",),
     "tamis.rank.birch": ("Birch",),
     "tamis.rank.cascade": ("Cascade",),
     "tamis.rank.combine": ("Fuse", "Interpolate", "Normalise"),
@@ -93,6 +98,7 @@ _HOME = {
     "tamis.rank.ltr": ("LTR",),
     "tamis.rank.mono": ("Mono",),
     "tamis.rank.passage": ("AvgP", "FirstP", "KMaxP", "MaxP", "SumP"),
+    "tamis.core.query_syntax": ("simple_query",),
     "tamis.core.ranking": ("Hit", "Ranking", "Run", "ScoreKind", "Span"),
     "tamis.index.dependence": ("SDM", "Dependence"),
     "tamis.index.feedback": ("RM3",),

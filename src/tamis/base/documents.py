@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tamis.base.conditions import Condition
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,8 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """The text given to the ranker; `fields` has a TREC topic's title, desc and narr.
+    """The text given to the ranker; `fields` has a TREC topic's title, desc and narr. `where` is a condition
+    on the documents that may be found, which every search for the query obeys.
 
     >>> Query("q1", "who wrote killing the blues").text
     'who wrote killing the blues'
@@ -37,3 +41,4 @@ class Query:
     id: str
     text: str
     fields: Mapping[str, str] = field(default_factory=dict)
+    where: Condition | None = None

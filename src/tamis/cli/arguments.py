@@ -10,6 +10,7 @@ from typing import NoReturn, get_args
 
 from tamis.base.errors import InputError
 from tamis.core.defaults import NAMED
+from tamis.core.query_syntax import QuerySyntax
 from tamis.core.runtime import Device, Precision
 from tamis.index.place import Place, is_address
 from tamis.storage.files import STDIN
@@ -89,6 +90,22 @@ def pipeline_argument(parser: ArgumentParser, default: str = "bm25", use: str = 
     meaning = f"{default}, which is {NAMED[default]}" if default in NAMED else default
     about = f"the stages{use}, such as 'bm25(k1=1.2, b=0.75) % 100 >> mono' ({meaning})"
     parser.add_argument("-p", "--pipeline", default=default, metavar="P", help=about.replace("%", "%%"))
+
+
+def condition_arguments(parser: ArgumentParser) -> None:
+    """Which documents may be found."""
+    parser.add_argument(
+        "--where",
+        metavar="C",
+        help="find only documents whose metadata satisfies a condition, such as "
+        "'year >= 2020 and lang in (en, fr)'",
+    )
+    parser.add_argument(
+        "--query-syntax",
+        choices=get_args(QuerySyntax),
+        default="plain",
+        help='plain: words; simple: also "a phrase", +required, -excluded (plain)',
+    )
 
 
 def runtime_arguments(parser: ArgumentParser) -> None:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from tamis.base.errors import InputError
-from tamis.cli.arguments import ArgumentParser, at_least_one, index_argument, pipeline_argument
+from tamis.base.where import where as condition
+from tamis.cli.arguments import (
+    ArgumentParser,
+    at_least_one,
+    condition_arguments,
+    index_argument,
+    pipeline_argument,
+)
 from tamis.cli.job import finish, job_arguments, journal_of, ranked
 from tamis.cli.outputs import check_cache, check_run_output, named_in
 from tamis.core.language import parse
 from tamis.core.plan import rerankers
 from tamis.core.pool import ModelPool
+from tamis.core.query_syntax import QuerySyntax, read_query
 from tamis.core.registry import check_searches
 from tamis.core.runtime import Device, Precision, Runtime
 from tamis.formats import TopicField, read_queries
@@ -28,6 +37,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "-k", type=at_least_one, default=1000, metavar="N", help="how many results per query (1000)"
     )
+    condition_arguments(parser)
     job_arguments(parser)
 
 
@@ -36,6 +46,8 @@ def main(
     queries: str,
     pipeline: str,
     k: int,
+    where: str | None,
+    query_syntax: QuerySyntax,
     output: Path,
     field: TopicField,
     tag: str,
@@ -58,6 +70,8 @@ def main(
     wanted = read_queries(queries, field=field)
     if not wanted:
         raise InputError("contains no queries", remedy="check the file and its format", path=queries)
+    given = None if where is None else condition(where)
+    wanted = [read_query(replace(query, where=given), query_syntax) for query in wanted]
     check_searches(parse(pipeline))
     journal = None if dry_run else journal_of(output, resume)
     opened = Index.open(index)
@@ -78,4 +92,8 @@ def main(
         "query_file": queries,
         "field": field,
     }
+    if given is not None:
+        about["where"] = str(given)
+    if query_syntax != "plain":
+        about["query_syntax"] = query_syntax
     finish(result, stage, output, about, tag=tag, journal=journal, json=json)

@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tamis.base.documents import Query
 from tamis.base.errors import InputError
+from tamis.base.where import where as condition
 from tamis.cli.arguments import (
     ArgumentParser,
     at_least_one,
+    condition_arguments,
     index_argument,
     json_argument,
     pipeline_argument,
     runtime_arguments,
 )
 from tamis.cli.console import counted, doing, duration, note, print_json, printable, stdout
+from tamis.cli.metadata import metadata_line
 from tamis.cli.outputs import check_cache, named_in
 from tamis.cli.snippet import Piece, highlight, snippet
 from tamis.core.defaults import INTERACTIVE
@@ -28,6 +31,7 @@ from tamis.core.executor import each_stage
 from tamis.core.language import parse
 from tamis.core.plan import rerankers, work_done
 from tamis.core.pool import ModelPool
+from tamis.core.query_syntax import QuerySyntax, read_query
 from tamis.core.ranking import Ranking, ScoreKind, Span
 from tamis.core.registry import check_searches
 from tamis.core.runtime import Device, Precision, Runtime
@@ -50,6 +54,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("query", metavar="QUERY", nargs="+", help="the words to look for")
     pipeline_argument(parser, INTERACTIVE)
     parser.add_argument("-k", type=at_least_one, default=10, metavar="N", help="how many results (10)")
+    condition_arguments(parser)
     parser.add_argument(
         "--explain",
         action="store_true",
@@ -64,6 +69,8 @@ def main(
     query: list[str],
     pipeline: str,
     k: int,
+    where: str | None,
+    query_syntax: QuerySyntax,
     explain: bool,
     device: Device,
     precision: Precision,
@@ -76,6 +83,7 @@ def main(
     if not text:
         raise InputError("the query is empty", remedy="give at least one word")
     check_cache(cache, str(index), *named_in(pipeline))
+    asked = read_query(Query("0", text, where=None if where is None else condition(where)), query_syntax)
     opened = Index.open(index)
     check_searches(parse(pipeline))
     stage = opened.pipeline(pipeline, Runtime(device, precision, workers, cache, ModelPool()))
@@ -86,14 +94,14 @@ def main(
                 model.prepare()
         started = time.perf_counter()
         with doing(f"Ranking by {stage!r}"):
-            after = each_stage(stage % k, Ranking(Query("0", text)))
+            after = each_stage(stage % k, Ranking(asked))
         ranking, seconds = after[-1][1], time.perf_counter() - started
         if explain:
             explanations = {doc_id: places(after, doc_id) for doc_id in ranking.ids}
     else:
-        ranking, seconds = timed(stage % k, text)
+        ranking, seconds = timed(stage % k, asked)
         if explain:
-            explanations = explained(each_stage(stage % k, Ranking(Query("0", text))))
+            explanations = explained(each_stage(stage % k, Ranking(asked)))
     if ranking.texts is None:  # of a search that leaves it to us
         ranking = replace(ranking, texts=opened)
     if json:
@@ -103,21 +111,23 @@ def main(
     print_ranking(stdout(), ranking, opened, explanations)
     kind = "" if ranking.kind is ScoreKind.RETRIEVAL else f"; scores: {ranking.kind}"
     sys.stdout.write(f"{counted(len(ranking), 'result')} in {duration(seconds)} ({stage!r}){kind}\n")
-    if not ranking and not opened.weights(text):
+    if not ranking and not opened.weights(asked.text):
         note(f"the query has no terms: the analyzer {opened.analyzer.name!r} drops every word of it")
+    elif not ranking and asked.where is not None:
+        note(f"no document that satisfies {asked.where} has a word of the query")
     for each in models:
         cut = each.tally.truncation
         if cut.texts_cut or cut.queries_cut:
             note(f"{each!r}: {cut}" + (_INSTEAD if cut.texts_cut and each.pointwise else ""))
 
 
-def timed(stage: Stage, text: str) -> tuple[Ranking, float]:
+def timed(stage: Stage, query: str | Query) -> tuple[Ranking, float]:
     """The ranking of a query and its time; if the compiled kernel was loaded meanwhile, the query runs
     again."""
     while True:
         loaded = "tamis.index.kernel" in sys.modules
         started = time.perf_counter()
-        ranking = stage(text)
+        ranking = stage(query)
         seconds = time.perf_counter() - started
         if loaded == ("tamis.index.kernel" in sys.modules):
             return ranking, seconds
@@ -178,6 +188,8 @@ def print_ranking(
         for line in body.wrap(console, width) if body else ():
             line.rstrip()
             console.print(Text(" " * _INDENT).append_text(line))
+        if known := metadata_line(document.metadata, width):
+            console.print(Text(" " * _INDENT + known, "dim"), soft_wrap=True)
         if explanations:
             console.print(_explanation(explanations[hit.id]))
         console.print()
@@ -248,6 +260,7 @@ def _as_json(
         results.append(result)
     return {
         "query": ranking.query.text,
+        "where": None if ranking.query.where is None else str(ranking.query.where),
         "pipeline": pipeline,
         "kind": ranking.kind,
         "milliseconds": round(seconds * 1000, 3),

@@ -25,6 +25,7 @@ import xxhash
 
 from tamis.base.documents import Query
 from tamis.base.errors import CorruptError, InputError
+from tamis.base.where import where
 from tamis.core.ranking import Ranking, ScoreKind, Span
 from tamis.storage.files import storage_errors, sync_folder
 from tamis.storage.locks import is_there, lock
@@ -305,7 +306,7 @@ def _decode(payload: bytes) -> tuple[Ranking, float]:
     line, _, scores = payload.partition(b"\n")
     head = json.loads(line)
     ranking = Ranking(
-        Query(*head["query"]),
+        _query(*head["query"]),
         tuple(head["ids"]),
         np.frombuffer(scores, head["dtype"]),
         ScoreKind(head["kind"]),
@@ -315,7 +316,12 @@ def _decode(payload: bytes) -> tuple[Ranking, float]:
 
 
 def _plain(query: Query) -> list[Any]:
-    return [query.id, query.text, dict(query.fields)]
+    plain: list[Any] = [query.id, query.text, dict(query.fields)]
+    return plain if query.where is None else [*plain, str(query.where)]
+
+
+def _query(query_id: str, text: str, fields: dict[str, str], condition: str | None = None) -> Query:
+    return Query(query_id, text, fields, None if condition is None else where(condition))
 
 
 def _line(value: Any) -> bytes:

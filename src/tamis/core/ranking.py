@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, overload
 import numpy as np
 
 from tamis.base.arrays import Array
+from tamis.base.conditions import satisfies
 from tamis.base.documents import Document, Query
 from tamis.base.errors import InputError, TamisError
 
@@ -174,13 +175,20 @@ class Ranking:
         self, ids: Sequence[str], scores: Sequence[float] | Array, texts: Texts | None, origin: Stage
     ) -> Ranking:
         """What a search has found for the query, in its order: `texts` has the documents, `origin` is the
-        stage that searched.
+        stage that searched. What does not satisfy the condition of the query is left out: a search that does
+        not look at it itself may find too few.
 
         >>> from tamis.core.registry import build
         >>> Ranking(Query("q", "sieve")).found(["d1", "d2"], [0.5, 1.5], None, build("rm3")).ids
         ('d2', 'd1')
         """
         given = np.asarray(scores, dtype=np.float64)
+        if self.query.where is not None and texts is not None:
+            from tamis.text.analyze import ENGLISH  # which few conditions need
+
+            places = getattr(texts, "analyzer", ENGLISH).places
+            left = [satisfies(self.query.where, texts.document(each), places) for each in ids]
+            ids, given = [each for each, kept in zip(ids, left, strict=True) if kept], given[left]
         found = replace(self, ids=tuple(ids), scores=given, texts=texts, origin=origin, evidence={})
         return found.rescored(given, ScoreKind.RETRIEVAL)
 

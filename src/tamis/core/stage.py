@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 import numpy as np
 
 from tamis.base.arrays import Array
+from tamis.base.conditions import Condition, all_of
 from tamis.base.documents import Query
 from tamis.base.errors import InputError
+from tamis.base.where import where
 from tamis.core import language as expression
 from tamis.core.candidates import Candidate, Candidates, Field, Ranked
 from tamis.core.cost import Bound, Step, around, search
@@ -204,25 +206,36 @@ class Stage(ABC):
 
     # a str is a sequence of str, which the first overload is meant to catch
     @overload
-    def __call__(self, query: str | Query | Ranking) -> Ranking: ...  # type: ignore[overload-overlap]
+    def __call__(  # type: ignore[overload-overlap]
+        self, query: str | Query | Ranking, *, where: Condition | str | None = None
+    ) -> Ranking: ...
     @overload
-    def __call__(self, query: Sequence[str | Query | Ranking]) -> list[Ranking]: ...
     def __call__(
-        self, query: str | Query | Ranking | Sequence[str | Query | Ranking]
+        self, query: Sequence[str | Query | Ranking], *, where: Condition | str | None = None
+    ) -> list[Ranking]: ...
+    def __call__(
+        self,
+        query: str | Query | Ranking | Sequence[str | Query | Ranking],
+        *,
+        where: Condition | str | None = None,
     ) -> Ranking | list[Ranking]:
-        """Rank one query, or several."""
+        """Rank one query, or several. Searches find only what satisfies `where`, such as `"year >= 2020"`,
+        beside the condition that a query has itself."""
         if isinstance(query, str | Query | Ranking):
-            return applied(self, [_ranking(query, 0)])[0]
-        return applied(self, [_ranking(each, number) for number, each in enumerate(_several(query))])
+            return applied(self, [_where(_ranking(query, 0), where)])[0]
+        rankings = [_ranking(each, number) for number, each in enumerate(_several(query))]
+        return applied(self, [_where(each, where) for each in rankings])
 
     def run(
         self,
         queries: Iterable[Query],
         *,
+        where: Condition | str | None = None,
         progress: Callable[[int], object] | None = None,
         journal: str | Path | None = None,
     ) -> Run:
-        """Rank all of `queries`; `progress` is told how many more are done.
+        """Rank all of `queries`; `progress` is told how many more are done. Searches find only what satisfies
+        `where`, beside the condition that a query has itself.
 
         What is ranked is written to the file `journal` at once. After a kill the same call goes on at the
         first batch of queries that is not in it, and returns what it would have returned; with a journal that
@@ -231,7 +244,8 @@ class Stage(ABC):
         from tamis.core import executor  # which is made of stages
 
         # through a Run, which refuses queries with one id: better now than after hours
-        waiting = list(Run(map(_asked, _several(queries))).values())
+        asked = (_where(_asked(query), where) for query in _several(queries))
+        waiting = list(Run(asked).values())
         return executor.run(self, waiting, progress=progress, journal=journal)
 
     def rank(
@@ -260,11 +274,11 @@ class Stage(ABC):
         read = Candidates.of(candidates, text, id, title)
         return read.ranked(applied(self, [read.ranking(query)])[0], top_k)
 
-    async def aquery(self, query: str | Query | Ranking) -> Ranking:
+    async def aquery(self, query: str | Query | Ranking, *, where: Condition | str | None = None) -> Ranking:
         """`stage(query)` in a worker thread, for callers with an event loop."""
         from asyncio import to_thread  # which most programs that rank never need
 
-        return await to_thread(self, query)
+        return await to_thread(self, query, where=where)
 
     async def arank(
         self, query: str | Query, candidates: Iterable[Candidate], top_k: int | None = None, **fields: Field
@@ -307,6 +321,14 @@ def _ranking(query: str | Query | Ranking, number: int) -> Ranking:
     if not isinstance(query, str | Query):
         raise _no_query(query)
     return Ranking(query if isinstance(query, Query) else Query(str(number), query))
+
+
+def _where(ranking: Ranking, condition: Condition | str | None) -> Ranking:
+    """A ranking whose query has one more condition."""
+    if condition is None:
+        return ranking
+    added = where(condition) if isinstance(condition, str) else condition
+    return replace(ranking, query=replace(ranking.query, where=all_of(ranking.query.where, added)))
 
 
 def _stages(stage: Stage) -> Sequence[Stage]:

@@ -51,7 +51,9 @@ class Commit:
         for info in manifest.segments:
             segment = opened.get(info.name)
             if segment is None or segment.info != info:
-                segment = Segment(folder / "segments" / info.name, info)
+                if segment is not None and segment.info.columns != info.columns:
+                    segment = None
+                segment = Segment(folder / "segments" / info.name, info, segment)
             segments.append(segment)
         same = known is not None and known.manifest.analyzer == manifest.analyzer
         analyzer = known.analyzer if known and same else get_analyzer(manifest.analyzer)

@@ -28,18 +28,19 @@ from tamis.core.language import Call
 from tamis.core.options import call_of
 from tamis.core.ranking import Ranking, ScoreKind
 from tamis.core.stage import Role, Stage, stage
+from tamis.index.conditions import allowed as allowed_by
 from tamis.index.embedded import EmbeddedIndex
+from tamis.index.places import AT_ONCE, Places, count_ordered, count_unordered
 from tamis.index.retriever import listed
 from tamis.index.score import LARGEST_MU, LARGEST_WEIGHT, LEAST_SMOOTHING
 from tamis.index.search import Found, best_of, ids_of, merged
-from tamis.index.segment import Segment, Term
+from tamis.index.segment import Segment
 
 if TYPE_CHECKING:
     from tamis.index.index import Index
 
 
 MOST_TERMS = 100  # of a query of a server's client: each two neighbours are counted twice
-_AT_ONCE = 1 << 15  # documents whose positions are held at once
 _KEPT = 1 << 24  # counts that are kept for when a feature comes again: four bytes each
 
 
@@ -70,33 +71,6 @@ class Dependence:
                 remedy=f"use a window of at least 2, {LEAST_SMOOTHING:g} <= mu <= {LARGEST_MU:,} and weights "
                 f"between 0 and {LARGEST_WEIGHT:g}",
             )
-
-
-def count_ordered(left: Array, right: Array) -> Array:
-    """The places (document << 32 | position) of `left` directly followed by `right`.
-
-    >>> count_ordered(np.array([3, 9]), np.array([4, 8])).tolist()
-    [3]
-    """
-    if not len(right):
-        return left[:0]
-    at = np.minimum(np.searchsorted(right, left + 1), len(right) - 1)
-    followed: Array = right[at] == left + 1
-    return left[followed]
-
-
-def count_unordered(left: Array, right: Array, window: int) -> Array:
-    """The places of `left` with a `right` on either side so near that both fit into the window. Where both
-    are one term, a place needs another.
-
-    >>> count_unordered(np.array([3, 90]), np.array([1, 4, 60]), 8).tolist()
-    [3]
-    """
-    after = np.searchsorted(right, left, side="right")
-    before = np.searchsorted(right, left, side="left") - 1
-    near_after = (after < len(right)) & (right[np.minimum(after, len(right) - 1)] - left < window)
-    near_before = (before >= 0) & (left - right[np.maximum(before, 0)] < window)
-    return left[near_after | near_before]
 
 
 class SDM(Stage):
@@ -138,8 +112,11 @@ class SDM(Stage):
     def _search(self, ranking: Ranking, k: int) -> Ranking:
         segments = self.index.segments
         scores, matched = self._scored(segments, self.index.analyzer.tokens(ranking.query.text))
-        parts = []
+        parts, where = [], ranking.query.where
+        satisfying = None if where is None else allowed_by(segments, where, self.index.analyzer)
         for number, segment in enumerate(segments):
+            if satisfying is not None:
+                matched[number] &= satisfying[number]
             if self.only is not None:
                 numbers = segment.store.numbers(self.only)
                 allowed = np.zeros(len(segment), dtype=bool)
@@ -206,7 +183,7 @@ class _Counts:
     def __init__(self, segments: Sequence[Segment]) -> None:
         self._segments = segments
         self._tfs = _Recent[_Feature, list[Array]](max(_KEPT // (sum(map(len, segments)) or 1), 1))
-        self._places = _Recent[tuple[int, str], _Places](2 * len(segments))  # of the terms of a pair
+        self._places = _Recent[tuple[int, str], Places](2 * len(segments))  # of the terms of a pair
 
     def of(self, feature: _Feature) -> list[Array]:
         """For each segment how often each document has it; 0 for deleted ones."""
@@ -228,11 +205,11 @@ class _Counts:
             documents, tfs = segment.decode(first)
             tf[documents] = tfs
         else:
-            left = self._places.get((number, feature.first), partial(_Places.of, segment, first))
-            right = self._places.get((number, feature.second), partial(_Places.of, segment, second))
-            for start in range(0, len(segment), _AT_ONCE):
+            left = self._places.get((number, feature.first), partial(Places.of, segment, first))
+            right = self._places.get((number, feature.second), partial(Places.of, segment, second))
+            for start in range(0, len(segment), AT_ONCE):
                 check()
-                stop = min(start + _AT_ONCE, len(segment))
+                stop = min(start + AT_ONCE, len(segment))
                 a, b = left.between(start, stop), right.between(start, stop)
                 if len(a) and len(b):
                     found = count_unordered(a, b, feature.window) if feature.window else count_ordered(a, b)
@@ -240,28 +217,6 @@ class _Counts:
         if segment.deleted is not None:
             tf[segment.deleted] = 0
         return tf
-
-
-class _Places(NamedTuple):
-    """The positions of a term in a segment: its documents, the offsets of their positions, and the
-    positions."""
-
-    documents: Array
-    starts: Array
-    positions: Array
-
-    @classmethod
-    def of(cls, segment: Segment, term: Term) -> _Places:
-        documents, tfs = segment.decode(term)
-        starts = np.concatenate([[0], np.cumsum(tfs)])
-        return cls(documents, starts, segment.positions(term).astype(np.uint32))
-
-    def between(self, first: int, last: int) -> Array:
-        """The places in some documents: document << 32 | position, ascending."""
-        low, high = np.searchsorted(self.documents, [first, last])
-        starts = self.starts[low : high + 1]
-        documents = np.repeat(self.documents[low:high], np.diff(starts))
-        return documents << 32 | self.positions[starts[0] : starts[-1]]
 
 
 _K = TypeVar("_K")

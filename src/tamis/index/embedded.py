@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tamis.base.arrays import Array
+from tamis.base.conditions import Condition
 from tamis.base.documents import Document
 from tamis.base.errors import InputError, UnknownDocumentError, quoted
 from tamis.base.interrupt import check
 from tamis.formats.records import Documents, documents_of
 from tamis.index.commit import Commit
 from tamis.index.compiled import numba_installed
+from tamis.index.conditions import allowed as allowed_by
+from tamis.index.conditions import fields_of
 from tamis.index.index import Index, TermContribution, check_search
 from tamis.index.manifest import NAME, Manifest
 from tamis.index.place import Place, is_address
@@ -201,6 +204,11 @@ class EmbeddedIndex(Index):
             for start in range(0, len(numbers), 10_000):
                 yield from segment.store.ids(numbers[start : start + 10_000])
 
+    @property
+    def fields(self) -> list[str]:
+        """As far as the first documents have them."""
+        return fields_of(self.segments)
+
     def matches(self, ids: Sequence[str], terms: Sequence[str]) -> tuple[Array, Array]:
         known, lengths = np.zeros(len(ids), bool), np.zeros(len(ids), np.int64)
         held = np.zeros((len(ids), len(terms)), bool)
@@ -241,6 +249,7 @@ class EmbeddedIndex(Index):
         *,
         only: Iterable[str] | None = None,
         without: Iterable[str] | None = None,
+        where: Condition | None = None,
         backend: Backend = "auto",
     ) -> tuple[list[str], Array]:
         commit = self._commit
@@ -248,6 +257,8 @@ class EmbeddedIndex(Index):
         if k == 0:
             return [], np.zeros(0, np.float32)
         allowed = self._allowed(commit, only, without)
+        if where is not None:
+            allowed = _satisfying(commit, where, allowed)
         found = search(
             commit.segments, model, weights, k, commit.collection, allowed=allowed, backend=backend
         )
@@ -339,3 +350,17 @@ def _allowed(
             mask[numbers[numbers >= 0]] = value
         masks.append(mask if segment.live is None else mask & segment.live)
     return masks
+
+
+def _satisfying(
+    commit: Commit, where: Condition, allowed: list[Array | None] | None
+) -> list[Array | None] | None:
+    """The masks of those that satisfy a condition too."""
+    masks = allowed_by(commit.segments, where, commit.analyzer)
+    if masks is None:
+        return allowed
+    others = [segment.live for segment in commit.segments] if allowed is None else allowed
+    return [
+        mask if other is None else np.logical_and(mask, other)
+        for mask, other in zip(masks, others, strict=True)
+    ]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from tamis.base.arrays import Array
+from tamis.base.conditions import Condition
 from tamis.base.documents import Document
 from tamis.base.errors import InputError, quoted
 from tamis.base.interrupt import check
@@ -169,9 +170,11 @@ class Index(ABC):
         *,
         only: Iterable[str] | None = None,
         without: Iterable[str] | None = None,
+        where: Condition | None = None,
         backend: Backend = "auto",
     ) -> tuple[list[str], Array]:
-        """Ids and scores of the k best documents for a weighted bag of analysed terms."""
+        """Ids and scores of the k best documents for a weighted bag of analysed terms. Only documents that
+        satisfy the condition `where` are found; their scores do not depend on it."""
 
     @abstractmethod
     def explain(self, weights: Mapping[str, float], model: Model, identity: str) -> list[TermContribution]:
@@ -184,6 +187,11 @@ class Index(ABC):
     @abstractmethod
     def statistics(self, weights: Mapping[str, float], model: Model) -> Terms:
         """The statistics of a weighted bag of analysed terms, as far as a model uses them."""
+
+    @property
+    def fields(self) -> list[str]:
+        """The fields of the documents' metadata that a condition may name, as far as they are known."""
+        return []
 
     #: Whether searches see changes at once, and `refresh` only takes note of them.
     is_live = False
@@ -198,10 +206,15 @@ class Index(ABC):
         *,
         only: Iterable[str] | None = None,
         without: Iterable[str] | None = None,
+        where: Sequence[Condition | None] | None = None,
         backend: Backend = "auto",
     ) -> list[tuple[list[str], Array]]:
-        """`search` for several weighted bags of terms."""
-        return [self.search(bag, model, k, only=only, without=without, backend=backend) for bag in bags]
+        """`search` for several weighted bags of terms, with one condition per bag."""
+        conditions = [None] * len(bags) if where is None else where
+        return [
+            self.search(bag, model, k, only=only, without=without, where=condition, backend=backend)
+            for bag, condition in zip(bags, conditions, strict=True)
+        ]
 
     def documents(self, ids: Sequence[str]) -> list[Document]:
         """The documents with these ids, in this order."""

@@ -80,6 +80,7 @@ class Retriever(Stage):
             DEPTH if depth is None else depth,
             only=self.only,
             without=self.without,
+            where=[ranking.query.where for ranking in rankings],
             backend=self.backend,
         )
         return [

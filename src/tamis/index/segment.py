@@ -14,6 +14,7 @@ import numpy as np
 
 from tamis.base.arrays import Array, ranges
 from tamis.base.interrupt import check
+from tamis.index.fields import Fields
 from tamis.index.lengths import norms
 from tamis.index.postings import BLOCK, Postings, from_variable_bytes, write_postings
 from tamis.index.vocabulary import by_bytes, encoded
@@ -96,9 +97,11 @@ def write_lengths(folder: Path, lengths: Array) -> dict[str, ColumnInfo]:
 class Segment:
     """Reads a segment."""
 
-    def __init__(self, folder: Path, info: SegmentInfo) -> None:
+    def __init__(self, folder: Path, info: SegmentInfo, older: Segment | None = None) -> None:
+        """`older` is the same segment with fewer deleted documents, if it is open."""
         self.info = info
         self.store = Store(folder, info.columns)
+        self.fields: Fields = Fields(self.store) if older is None else older.fields
         self._columns = {
             name: Column(folder / name, column)
             for name, column in info.columns.items()

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tamis.base.conditions import Condition
 from tamis.base.documents import Document
 from tamis.core.ranking import Hit, Ranking, Span, documents_of
 from tamis.rank.evidence import whole_sentences
@@ -36,6 +37,7 @@ def answer(
     ranking = outcome.ranking if k is None else outcome.ranking.head(k)
     return {
         "query": ranking.query.text,
+        **({"where": printed(ranking.query.where)} if sent is None else {}),
         "pipeline": built.expression,
         "kind": str(ranking.kind),
         "results": results(ranking, built.analyzer, sent, texts=texts, reached=reach(outcome.done)),
@@ -72,9 +74,18 @@ def as_json(value: Any) -> bytes:
 
 def note(ranking: Ranking, analyzer: Analyzer) -> str | None:
     """Why nothing was found, where the query can find nothing; as the command line says it."""
-    if len(ranking) or analyzer.tokens(ranking.query.text):
+    if len(ranking):
         return None
-    return f"the query has no terms: the analyzer {analyzer.name!r} drops every word of it"
+    if not analyzer.tokens(ranking.query.text):
+        return f"the query has no terms: the analyzer {analyzer.name!r} drops every word of it"
+    if ranking.query.where is not None:
+        return "no document that satisfies the condition has a word of the query"
+    return None
+
+
+def printed(condition: Condition | None) -> str | None:
+    """As it can be sent again."""
+    return None if condition is None else str(condition)
 
 
 def results(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from tamis.base.conditions import Contains, leaves
+from tamis.base.documents import Query
 from tamis.base.errors import ExpressionError, InputError
+from tamis.base.where import where
 from tamis.core.options import parameters_of
 from tamis.core.plan import walk
+from tamis.core.query_syntax import QuerySyntax, read_query
 from tamis.core.stage import Stage
-from tamis.serve.limits import QUERY_TERMS, SEARCHES
+from tamis.serve.limits import QUERY_TERMS, SEARCHES, WHERE_FIELDS
 from tamis.text.analyze import Analyzer
 
 _AT_MOST = "this server takes {:,} at most"
@@ -31,6 +35,22 @@ def check_stages(stage: Stage) -> None:
         raise ExpressionError(
             f"the pipeline has {searches} stages that search", remedy=_AT_MOST.format(SEARCHES)
         )
+
+
+def asked(text: str, condition: str | None, syntax: QuerySyntax) -> Query:
+    """The query of a client: its words and its conditions. To the stages all queries have one id, or what
+    they draw would differ by request.
+
+    >>> asked("sieve", " or ".join(f"f{n} = 1" for n in range(17)), "plain")
+    Traceback (most recent call last):
+    tamis.base.errors.InputError: the condition has 17 fields: this server takes 16 at most
+    """
+    query = read_query(Query("0", text, where=None if condition is None else where(condition)), syntax)
+    if query.where is not None:
+        fields = {leaf.field for leaf in leaves(query.where) if not isinstance(leaf, Contains)}
+        if len(fields) > WHERE_FIELDS:
+            raise InputError(f"the condition has {len(fields)} fields", remedy=_AT_MOST.format(WHERE_FIELDS))
+    return query
 
 
 def check_query(stage: Stage, analyzer: Analyzer, query: str) -> None:

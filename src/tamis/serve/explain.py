@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from tamis.base.conditions import satisfies
 from tamis.core.ranking import Hit, Ranking
 from tamis.core.stage import Role
 from tamis.index.index import TermContribution
 from tamis.rank.evidence import whole_sentences
-from tamis.serve.answers import evidence
+from tamis.serve.answers import evidence, printed
 from tamis.serve.job import Done
 from tamis.serve.pipelines import Built
 from tamis.serve.work import Outcome
@@ -20,9 +21,12 @@ def explanation(built: Built, outcome: Outcome, doc_id: str) -> dict[str, Any]:
     """What `POST /explain` answers."""
     document = built.index.document(doc_id)
     last = outcome.ranking
+    where = last.query.where
     return {
         "id": doc_id,
         "query": last.query.text,
+        "where": printed(where),
+        "satisfied": None if where is None else satisfies(where, document, built.analyzer.places),
         "pipeline": built.expression,
         "complete": outcome.complete,
         "stages": [_place(done, doc_id) for done in outcome.done],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tamis.base.where import LONGEST
 from tamis.index.dependence import MOST_TERMS as SDM_TERMS
 from tamis.index.feedback import MOST_DOCS as RM3_DOCS
 from tamis.index.feedback import MOST_TERMS as RM3_TERMS
@@ -11,6 +12,8 @@ from tamis.rank.groupwise import MOST_ROUNDS as ROUNDS
 
 QUERY = 2_000  # characters of a query,
 QUERY_TERMS = 512  # and terms: the words that are left after analysis
+WHERE = LONGEST  # characters of a condition,
+WHERE_FIELDS = 16  # and fields in it: each is read from all documents once
 PIPELINE = 1_000  # characters of a pipeline
 SEARCHES = 10  # stages of a pipeline that search, or look up terms for candidates
 RESULTS = 1_000  # results of one answer
@@ -45,6 +48,8 @@ class Limits:
         return {
             "query": QUERY,
             "query_terms": QUERY_TERMS,
+            "where": WHERE,
+            "where_fields": WHERE_FIELDS,
             "sdm_terms": SDM_TERMS,
             "pipeline": PIPELINE,
             "searches": SEARCHES,

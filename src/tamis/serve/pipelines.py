@@ -13,6 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from tamis.base.errors import ExpressionError, InputError, TamisError
 from tamis.core.cost import DEPTH
@@ -60,7 +61,7 @@ class Step:
         return sum(model.inferences(candidates) for model in self.models) or 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Built:
     """A pipeline over one commit of the index, if the server has one."""
 
@@ -71,6 +72,12 @@ class Built:
     @property
     def index(self) -> Index:
         return _there(self.held)
+
+    @cached_property
+    def filtered(self) -> tuple[Step, ...]:
+        """The steps for queries with a condition, whose searches take another time: the first of a field
+        reads it from all documents."""
+        return tuple(step if step.models else replace(step, key=f"{step.key} where") for step in self.steps)
 
     @property
     def analyzer(self) -> Analyzer:

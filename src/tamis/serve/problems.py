@@ -44,6 +44,7 @@ _WORDS = {
     "less_than_equal": "{where} is more than {le:,}: use {le:,} or less",
     "bool_type": _NOT_BOOLEAN,
     "bool_parsing": _NOT_BOOLEAN,
+    "literal_error": "{where} is not {expected}: send one of them, in quotes",
     "list_type": "{where} is not a list: send one, in square brackets",
     "too_short": "{where} has {actual_length:,} items: send {min_length:,} or more",
     "model_type": _NOT_DOCUMENT,  # documents are the only objects within

@@ -8,12 +8,19 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 from pydantic.json_schema import SkipJsonSchema
 
-from tamis.serve.limits import BRIEF, LONGEST_DEADLINE, PIPELINE, QUERY, RESULTS, TEXT
+from tamis.core.query_syntax import QuerySyntax
+from tamis.serve.limits import BRIEF, LONGEST_DEADLINE, PIPELINE, QUERY, RESULTS, TEXT, WHERE
 
 QueryText = Annotated[str, StringConstraints(min_length=1, max_length=QUERY, pattern=r"\S")]
 PipelineText = Annotated[str, StringConstraints(min_length=1, max_length=PIPELINE)]
 Milliseconds = Annotated[int, Field(ge=1, le=round(LONGEST_DEADLINE * 1000))]
+WhereText = Annotated[str, StringConstraints(min_length=1, max_length=WHERE)]
 Count = Annotated[int, Field(ge=1, le=RESULTS)]
+_WHERE = (
+    "find only documents that satisfy this condition, such as `year >= 2020 and lang in (en, fr)`: fields of "
+    'the metadata, `id` and `title`, and `contains "a phrase"`'
+)
+_SYNTAX = '`simple`: the query may have "phrases", +required and -excluded words; `plain`: words'
 _TEXTS = "give the texts too, and the places of the query's words in them"
 _PARTIAL = "accept the ranking of an earlier stage if there is no time for all stages; false: a 503 at once"
 
@@ -30,6 +37,8 @@ class SearchRequest(BaseModel):
 
     query: QueryText
     k: Count = Field(10, description="how many results")
+    where: WhereText | None = Field(None, description=_WHERE)
+    syntax: QuerySyntax = Field("plain", description=_SYNTAX)
     pipeline: PipelineText | None = Field(None, description="the stages; the server's own if left out")
     deadline_ms: Milliseconds | None = Field(None, description="the server's own if left out")
     trace: bool = Field(False, description="give the ranking after each stage")
@@ -92,6 +101,8 @@ class ExplainRequest(BaseModel):
 
     query: QueryText
     id: str = Field(min_length=1)
+    where: WhereText | None = Field(None, description="as for /search")
+    syntax: QuerySyntax = Field("plain", description="as for /search")
     pipeline: PipelineText | None = None
     deadline_ms: Milliseconds | None = None
 
@@ -187,8 +198,12 @@ class _Answer(BaseModel):
 
 class SearchAnswer(_Answer):
     """Results, best first. Where the time was too short for all stages, `complete` is false and the results
-    are those of the stage `finished`."""
+    are those of the stage `finished`. `query` is the plain words; what must and must not be there is in
+    `where`."""
 
+    where: str | None = Field(
+        description="the condition in its printed form, with that of the query's syntax"
+    )
     results: Sequence[Result]
     stages: Sequence[StageReport]
 
@@ -271,6 +286,8 @@ class Explanation(BaseModel):
 
     id: str
     query: str
+    where: str | None = Field(description="the condition, as in an answer of /search")
+    satisfied: bool | None = Field(description="whether the document satisfies it; null without one")
     pipeline: str
     complete: bool
     stages: list[StagePlace]
@@ -294,6 +311,7 @@ class Info(BaseModel):
     pipeline: str
     named: dict[str, str] = Field(description="names that stand for a whole pipeline, and that pipeline")
     documents: int | None = Field(description="in the index; null without one")
+    fields: list[str] = Field(description="of the metadata of the first documents, for conditions")
     aggregations: list[str]
     stages: list[StageInfo] = Field(description="the stages that a pipeline may have")
     models: dict[str, str] = Field(description="the models that a pipeline may name, and their stages")

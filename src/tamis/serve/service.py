@@ -25,11 +25,12 @@ from tamis.core.ranking import Ranking
 from tamis.core.registry import role_of
 from tamis.core.stage import Role
 from tamis.index.compiled import numba_installed
+from tamis.index.index import Index
 from tamis.index.score import Lengths
 from tamis.index.warm import warm
 from tamis.rank.aggregate import Aggregate
 from tamis.serve.answers import answer, as_json, streamed
-from tamis.serve.bounds import check_query
+from tamis.serve.bounds import asked, check_query
 from tamis.serve.costs import Peak
 from tamis.serve.explain import explanation
 from tamis.serve.limits import SLOW_CLIENT
@@ -48,6 +49,7 @@ _LOG = logging.getLogger("tamis.serve")
 _WARM_UP = 600.0  # seconds in which models must have loaded
 #: Candidates of about the length that people send, to load a reranker with and to see how long it takes.
 _PASSAGES = [Document(str(number), "A sieve is for flour, soup and sauce. " * 12) for number in range(10)]
+_MOST_FIELDS = 100
 _LATE = 0.5  # seconds after its deadline at which an answer may still begin to be written
 
 
@@ -135,6 +137,7 @@ class Service:
             "pipeline": built.expression,
             "named": dict(NAMED) if searching else {},  # all of them search
             "documents": len(built.index) if searching else None,
+            "fields": await asyncio.to_thread(_fields, built.index) if searching else [],
             "aggregations": list(get_args(Aggregate)),
             "stages": [each for each in stages if searching or each["role"] != str(Role.FINDS)],
             "models": self.pipelines.models,
@@ -186,10 +189,11 @@ class Service:
             started = time.monotonic()
             built = await self._built(request.pipeline, searching=True)
             remember(query=request.query)
-            check_query(built.stage, built.analyzer, request.query)
+            query = asked(request.query, request.where, request.syntax)
+            check_query(built.stage, built.analyzer, query.text)
             # better now than after all the work
             await self._in_time(partial(built.index.document, request.id), request.deadline_ms)
-            ranking = Ranking(Query("0", request.query))
+            ranking = Ranking(query)
             outcome = await self._rank(built, ranking, started, request.deadline_ms)
             make = partial(explanation, built, outcome, request.id)
             return await self._write(make, outcome, started, request.deadline_ms)
@@ -284,9 +288,9 @@ class Service:
     async def _asked(self, request: SearchRequest, started: float) -> tuple[Built, Request]:
         remember(query=request.query)
         built = await self._built(request.pipeline, searching=True)
-        check_query(built.stage, built.analyzer, request.query)
-        ranking = Ranking(Query("0", request.query))
-        return built, self._wanted(built, ranking, started, request.deadline_ms, request.partial)
+        query = asked(request.query, request.where, request.syntax)
+        check_query(built.stage, built.analyzer, query.text)
+        return built, self._wanted(built, Ranking(query), started, request.deadline_ms, request.partial)
 
     async def _rank(
         self,
@@ -305,7 +309,8 @@ class Service:
         # what is ranked has still to be written, and many may have to be written at once
         writing = max(0.1 * seconds, min(1.5 * self._writing.seconds, 0.5 * seconds))
         left = seconds - writing - (time.monotonic() - started)
-        return Request(built.steps, ranking, max(left, 0.0), told=seconds, partial=in_part)
+        steps = built.steps if ranking.query.where is None else built.filtered
+        return Request(steps, ranking, max(left, 0.0), told=seconds, partial=in_part)
 
     async def _in_time(self, work: Callable[[], Made], deadline_ms: int | None = None) -> Made:
         """What a thread makes, with the time of a request to ask others for it."""
@@ -350,6 +355,11 @@ def _timed(make: Callable[[], dict[str, Any]]) -> tuple[bytes, float]:
     """The JSON of an answer, and the seconds of a processor that it took."""
     started = time.thread_time()
     return as_json(make()), time.thread_time() - started
+
+
+def _fields(index: Index) -> list[str]:
+    """Some fields of the metadata, for people to choose from."""
+    return index.fields[:_MOST_FIELDS]
 
 
 def _tasks() -> int:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import zstandard
@@ -370,6 +370,30 @@ class Store:
         title, text, metadata = read(frame)[number - int(self._frame_firsts[frame])]
         return Document(self.ids([number])[0], text, title, json.loads(metadata) if metadata else {})
 
+    @property
+    def frames(self) -> int:
+        """How many frames there are: what is decompressed at once."""
+        return len(self._frame_ends) - 1
+
+    def described(self, frame: int) -> tuple[int, list[str], list[dict[str, Any]]]:
+        """The first document of a frame, and the titles and the metadata of all its documents."""
+        raw, ends = _unpacked(self._frames, self._frame_ends, frame)
+        titles = [raw[a:b].decode() for a, b in zip(ends[0:-1:3], ends[1::3], strict=True)]
+        metadata = [raw[a:b] or b"{}" for a, b in zip(ends[2::3], ends[3::3], strict=True)]
+        values: list[dict[str, Any]] = json.loads(b"[%s]" % b",".join(metadata))
+        return int(self._frame_firsts[frame]), titles, values
+
+    @property
+    def id_column(self) -> tuple[Array, Array]:
+        """The ids one behind the other, and where each ends, from 0 on."""
+        return self._id_text.all(), self._id_ends.all()
+
+    @property
+    def ids_in_order(self) -> int:
+        """How many of the documents have a place in the order of ids: those that another one with the same id
+        has replaced come behind them."""
+        return len(self._id_order) or len(self)
+
     def __iter__(self) -> Iterator[Document]:
         return (self.document(number) for number in range(len(self)))
 
@@ -409,11 +433,18 @@ def intact_documents(
 
 def _read_frame(frames: Column, frame_ends: Array, frame: int) -> list[tuple[str, str, str]]:
     """The titles, texts and metadata of a frame's documents."""
+    raw, ends = _unpacked(frames, frame_ends, frame)
+    parts = [raw[a:b].decode() for a, b in itertools.pairwise(ends)]
+    return list(zip(parts[0::3], parts[1::3], parts[2::3], strict=True))
+
+
+def _unpacked(frames: Column, frame_ends: Array, frame: int) -> tuple[bytes, list[int]]:
+    """A frame, and where the title, the text and the metadata of each of its documents begin, and the last
+    ends."""
     start, stop = int(frame_ends[frame]), int(frame_ends[frame + 1])
     frames.check_size()
     raw = zstandard.ZstdDecompressor().decompress(frames.slice(start, stop).tobytes())
     (count,) = struct.unpack_from("<I", raw)
     lengths = np.frombuffer(raw, dtype="<u4", count=3 * count, offset=4)
     ends = (4 + 12 * count + np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])).tolist()
-    parts = [raw[a:b].decode() for a, b in itertools.pairwise(ends)]
-    return list(zip(parts[0::3], parts[1::3], parts[2::3], strict=True))
+    return raw, ends

@@ -50,6 +50,14 @@ class Analyzer:
 
     def tokens(self, text: str) -> list[str]:
         """The terms of a text, in order."""
+        return [term for term in self.places(text) if term is not None]
+
+    def places(self, text: str) -> list[str | None]:
+        """What each token of a text becomes, in order: its term, or None where it is dropped.
+
+        >>> get_analyzer("english").places("The cook's sieve")
+        [None, 'cook', 'siev']
+        """
         known = self._known
         terms = []
         for surface in self.split(text):
@@ -59,8 +67,7 @@ class Analyzer:
                 if len(known) >= _MOST_KNOWN:
                     known.clear()
                 term = known[surface] = self.term(surface)
-            if term is not None:
-                terms.append(term)
+            terms.append(term)
         return terms
 
 

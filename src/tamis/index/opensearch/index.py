@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tamis.base.arrays import Array
+from tamis.base.conditions import Condition
 from tamis.base.documents import Document
 from tamis.base.errors import InputError, UnknownDocumentError, quoted
 from tamis.core.options import call_of
@@ -219,9 +220,10 @@ class OpenSearchIndex(Index):
         *,
         only: Iterable[str] | None = None,
         without: Iterable[str] | None = None,
+        where: Condition | None = None,
         backend: Backend = "auto",
     ) -> tuple[list[str], Array]:
-        return self.search_all([weights], model, k, only=only, without=without)[0]
+        return self.search_all([weights], model, k, only=only, without=without, where=[where])[0]
 
     def search_all(
         self,
@@ -231,8 +233,13 @@ class OpenSearchIndex(Index):
         *,
         only: Iterable[str] | None = None,
         without: Iterable[str] | None = None,
+        where: Sequence[Condition | None] | None = None,
         backend: Backend = "auto",
     ) -> list[tuple[list[str], Array]]:
+        if unsupported := next(filter(None, where or ()), None):
+            problem = f"{self.place} is not an index on disk, and cannot apply {quoted(str(unsupported))}"
+            remedy = "leave out --where, quotes, + and -, or index the documents into a folder"
+            raise InputError(problem, remedy=remedy)
         for bag in bags:
             check_search(bag, k)
         name, factor = self._field(model), self._factor(model)
