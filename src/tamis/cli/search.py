@@ -32,6 +32,7 @@ from tamis.core.registry import check_searches
 from tamis.core.runtime import Device, Precision, Runtime
 from tamis.core.stage import Stage
 from tamis.index.index import Index, TermContribution
+from tamis.index.suggest import suggest
 from tamis.rank.evidence import whole_sentences
 from tamis.text.analyze import Analyzer
 
@@ -95,8 +96,10 @@ def main(
             explanations = explained(each_stage(stage % k, Ranking(Query("0", text))))
     if ranking.texts is None:  # of a search that leaves it to us
         ranking = replace(ranking, texts=opened)
+    suggestion = suggest(opened, text)
     if json:
         found = _as_json(ranking, repr(stage % k), seconds, explanations)
+        found["suggestion"] = suggestion.query if suggestion else None
         print_json(found | ({"models": work_done(stage)} if models else {}))
         return
     print_ranking(stdout(), ranking, opened, explanations)
@@ -104,6 +107,9 @@ def main(
     sys.stdout.write(f"{counted(len(ranking), 'result')} in {duration(seconds)} ({stage!r}){kind}\n")
     if not ranking and not opened.weights(text):
         note(f"the query has no terms: the analyzer {opened.analyzer.name!r} drops every word of it")
+    if suggestion:
+        unknown = " or ".join(f'"{printable(word)}"' for word in suggestion.unknown)
+        note(f'no document has {unknown}; did you mean "{printable(suggestion.query)}"?')
     for each in models:
         cut = each.tally.truncation
         if cut.texts_cut or cut.queries_cut:
