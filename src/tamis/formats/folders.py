@@ -127,13 +127,14 @@ def _ordered(files: list[LeftFile]) -> list[LeftFile]:
     return sorted(files, key=lambda file: file.path.as_posix())
 
 
-def both_kinds(entries: list[Entry]) -> list[Path]:
-    """One file of each format where a folder has both files of records and files that are documents, and not
-    by far more of these: which of them are the corpus is for the user to say."""
-    formats = {entry.format: entry.path for entry in reversed(entries)}
-    records = [path for format, path in formats.items() if format in RECORDS]
-    files = [path for format, path in formats.items() if format not in RECORDS]
-    return sorted(records + files) if records and files else []
+def both_kinds(entries: list[Entry]) -> tuple[list[Entry], list[Entry]]:
+    """One file of each format that is a document a file, and of each format of records: where a folder has
+    both, and not by far more documents, which of them are the corpus is for the user to say."""
+    first = {entry.format: entry for entry in reversed(entries)}
+    chosen = sorted(first.values(), key=lambda entry: entry.path)
+    return [each for each in chosen if each.format not in RECORDS], [
+        each for each in chosen if each.format in RECORDS
+    ]
 
 
 def is_special(path: Path) -> bool:

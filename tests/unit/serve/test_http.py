@@ -26,7 +26,9 @@ def client(tiny_checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPa
 
     folder = tmp_path_factory.mktemp("serve-http")
     model = tiny_checkpoint(folder / "m", layers=1, positions=48, seed=1)
-    index = Index.build([Document("d1", "a sieve"), Document("d2", "soup"), Document("d3", "soups")], folder / "idx")
+    index = Index.build(
+        [Document("d1", "a sieve"), Document("d2", "soup"), Document("d3", "soups")], folder / "idx"
+    )
     limits = Limits(deadline=60.0)  # on a machine however busy
     service = Service(Pipelines(index, f'bm25 >> mono(model="{model}")', limits=limits))
     with testclient.TestClient(create_app(service)) as made:
