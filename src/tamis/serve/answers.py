@@ -39,7 +39,7 @@ def answer(
         "query": ranking.query.text,
         "pipeline": built.expression,
         "kind": str(ranking.kind),
-        "results": results(ranking, built.analyzer, sent, texts=texts, reached=reach(outcome.done)),
+        "results": results(ranking, built.analyzer, sent, texts=texts, reached=reach(outcome)),
         "note": note(ranking, built.analyzer),
         "complete": outcome.complete,
         "finished": outcome.done[-1].step.name,
