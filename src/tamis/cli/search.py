@@ -42,7 +42,9 @@ if TYPE_CHECKING:
 _INDENT = 4
 _LINES = 2  # of a snippet
 _PASSAGE_LINES = 4  # of one from a passage that a model chose
-_INSTEAD = "; maxp(mono, choose=bm25, passages=3) reads its best passages"
+_INSTEAD = (
+    "maxp(mono, choose=bm25, passages=3) reads the best passages of long texts, and not their beginnings"
+)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -113,7 +115,9 @@ def main(
     for each in models:
         cut = each.tally.truncation
         if cut.texts_cut or cut.queries_cut:
-            note(f"{each!r}: {cut}" + (_INSTEAD if cut.texts_cut and each.pointwise else ""))
+            note(f"{each!r}: {cut}")
+    if any(each.tally.truncation.texts_cut and each.pointwise for each in models):
+        note(_INSTEAD)
 
 
 def timed(stage: Stage, text: str) -> tuple[Ranking, float]:
