@@ -97,3 +97,28 @@ def test_a_query_of_stop_words_is_answered_as_on_the_command_line(page, index):
     said = subprocess.run(command, capture_output=True, text=True, check=True).stderr.splitlines()
     (words,) = [line for line in said if "has no terms" in line]
     assert page.one(".notice").text == f"{words[0].upper()}{words[1:]}."
+
+
+def test_a_misspelt_query_links_to_the_one_that_is_suggested(page, index):
+    page.open(q="film directed in Amercia", k="20", doc="d0001")
+    assert page.one(".suggestion").text == "Did you mean film directed in America?"
+    assert page.all("#results .card")  # of the query as it is
+    link = page.one(".suggestion a")
+    assert "q=film+directed+in+America" in link.get_attribute("href")
+    link.click()
+    page.until(lambda: page.state == {"q": "film directed in America", "k": "20"})
+    page.settle()
+    assert page.one("#query").get_attribute("value") == "film directed in America"
+    assert not page.all(".suggestion")
+    page.driver.back()
+    page.until(lambda: page.all(".suggestion"))
+    assert page.state["q"] == "film directed in Amercia"
+
+
+def test_a_suggestion_where_nothing_was_found(page):
+    page.open(q="Amercia")
+    page.until(lambda: page.all(".suggestion"))
+    assert page.one(".notice").text.startswith("No document holds a word of this query")
+    assert page.one(".suggestion").text == "Did you mean America?"
+    page.width(375)
+    assert page.run("return document.documentElement.scrollWidth") <= 375

@@ -248,6 +248,19 @@ def test_a_query_of_stop_words_finds_nothing_and_says_why(folder: Path, tamis: T
     assert tamis("search", folder / "idx", "the of and", "--json").json["results"] == []
 
 
+def test_a_word_that_no_document_has_brings_a_suggestion(folder: Path, tamis: Tamis) -> None:
+    words = folder / "idx", "-p", "bm25"
+    said = tamis("search", *words, "fine seive")
+    assert said.status == 0
+    assert said.out.startswith(" 1 ")  # the query is searched as it is
+    assert said.err == 'no document has "seive"; did you mean "fine sieve"?\n'
+    found = tamis("search", *words, "fine seive", "--json")
+    assert found.json["query"] == "fine seive" and found.json["suggestion"] == "fine sieve"
+    assert found.err == ""
+    assert tamis("search", *words, "fine sieve", "--json").json["suggestion"] is None
+    assert tamis("search", *words, "fine zzz").err == ""
+
+
 @pytest.mark.parametrize("pipeline", ["bm25", "ql(mu=100.0)", "tfidf", "bm25 % 2 >> rm3(terms=5)"])
 def test_an_explanation_adds_up_to_the_score(folder: Path, tamis: Tamis, pipeline: str) -> None:
     found = tamis("search", folder / "idx", "fine sieve cake", "-p", pipeline, "--explain", "--json").json

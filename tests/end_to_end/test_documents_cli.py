@@ -129,7 +129,10 @@ def test_a_missing_extra_is_one_line(home: Path, capsys: Capture, monkeypatch: p
 def test_records_beside_documents_need_a_format(home: Path, capsys: Capture) -> None:
     (home / "tools.csv").write_text("id,text\n1,sieve\n")
     assert main(["index", "home", "-o", "idx"]) == 2
-    assert "holds both corpus files and text files" in capsys.readouterr().err
+    assert capsys.readouterr().err == (
+        "error: home: holds files that are a document each, such as a.docx, and files of records, such as "
+        "tools.csv: give the format (--format): files for the documents, csv for the records\n"
+    )
     assert main(["index", "home", "-o", "idx", "--format", "files"]) == 0
     assert "warning: left out by --format files: 1 .csv" in capsys.readouterr().err
     assert len(Index.open("idx")) == 8

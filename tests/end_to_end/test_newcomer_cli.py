@@ -214,7 +214,7 @@ def test_tradeoff_says_what_few_candidates_can_reach(tamis: Tamis) -> None:
     sweep = ("-p", "bm25 % {k}", "--grid", "k=1,3,20", "--timed", "0")
     _, out, _ = tamis("tradeoff", *files, *sweep)
     said = re.search(
-        r"Fewer than 10 documents limit nDCG@10, in the best order too: "
+        r"Fewer than 10 documents limit nDCG@10, even in the best order: "
         r"to ([.\d]+) with 1, ([.\d]+) with 3\.",
         " ".join(out.split()),
     )

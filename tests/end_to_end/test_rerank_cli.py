@@ -308,9 +308,14 @@ def test_search_says_what_a_model_did_not_read(place: Path, tamis: Tamis) -> Non
     question = ["search", "idx", "director", "-k", "3", "-p"]
     cut = tamis(*question, "bm25 % 3 >> mono(model=m)").err
     assert "mono(model=m): " in cut and " texts cut, " in cut
-    assert cut.rstrip().endswith("; maxp(mono, choose=bm25, passages=3) reads its best passages")
+    instead = (
+        "maxp(mono, choose=bm25, passages=3) reads the best passages of long texts, and not their beginnings"
+    )
+    assert cut.splitlines()[-1] == instead
+    twice = tamis(*question, "bm25 % 3 >> mono(model=m) % 2 >> mono(model=m, limit=20)").err
+    assert twice.count(" texts cut, ") == 2 and twice.count(instead) == 1
     passages = tamis(*question, "bm25 % 3 >> maxp(mono(model=m), window=20, stride=20, passages=1)").err
-    assert " texts cut, " in passages and "maxp(mono) reads" not in passages
+    assert " texts cut, " in passages and instead not in passages
     whole = tamis(*question, "bm25 % 3 >> maxp(mono(model=m), window=20, stride=20)").err
     assert "cut" not in whole
 

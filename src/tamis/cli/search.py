@@ -37,6 +37,7 @@ from tamis.core.registry import check_searches
 from tamis.core.runtime import Device, Precision, Runtime
 from tamis.core.stage import Stage
 from tamis.index.index import Index, TermContribution
+from tamis.index.suggest import suggest
 from tamis.rank.evidence import whole_sentences
 from tamis.text.analyze import Analyzer
 
@@ -46,7 +47,9 @@ if TYPE_CHECKING:
 _INDENT = 4
 _LINES = 2  # of a snippet
 _PASSAGE_LINES = 4  # of one from a passage that a model chose
-_INSTEAD = "; maxp(mono, choose=bm25, passages=3) reads its best passages"
+_INSTEAD = (
+    "maxp(mono, choose=bm25, passages=3) reads the best passages of long texts, and not their beginnings"
+)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -104,8 +107,10 @@ def main(
             explanations = explained(each_stage(stage % k, Ranking(asked)))
     if ranking.texts is None:  # of a search that leaves it to us
         ranking = replace(ranking, texts=opened)
+    suggestion = suggest(opened, text)
     if json:
         found = _as_json(ranking, repr(stage % k), seconds, explanations)
+        found["suggestion"] = suggestion.query if suggestion else None
         print_json(found | ({"models": work_done(stage)} if models else {}))
         return
     print_ranking(stdout(), ranking, opened, explanations)
@@ -115,10 +120,15 @@ def main(
         note(f"the query has no terms: the analyzer {opened.analyzer.name!r} drops every word of it")
     elif not ranking and asked.where is not None:
         note(f"no document that satisfies {asked.where} has a word of the query")
+    if suggestion:
+        unknown = " or ".join(f'"{printable(word)}"' for word in suggestion.unknown)
+        note(f'no document has {unknown}; did you mean "{printable(suggestion.query)}"?')
     for each in models:
         cut = each.tally.truncation
         if cut.texts_cut or cut.queries_cut:
-            note(f"{each!r}: {cut}" + (_INSTEAD if cut.texts_cut and each.pointwise else ""))
+            note(f"{each!r}: {cut}")
+    if any(each.tally.truncation.texts_cut and each.pointwise for each in models):
+        note(_INSTEAD)
 
 
 def timed(stage: Stage, query: str | Query) -> tuple[Ranking, float]:

@@ -151,7 +151,7 @@ def _ceilings(found: Tradeoff) -> list[str]:
         return []
     told = some(f"{value:.4f} with {documents:,}" for documents, value in highest.items())
     k = cutoff(parse_measures(found.measure)[0])
-    return [f"Fewer than {k:,} documents limit {found.measure}, in the best order too: to {told}."]
+    return [f"Fewer than {k:,} documents limit {found.measure}, even in the best order: to {told}."]
 
 
 def method(found: Tradeoff) -> list[str]:

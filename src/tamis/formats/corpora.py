@@ -296,10 +296,12 @@ def _sources(path: PathLike, format: CorpusFormat | None, left_out: LeftOut | No
 
 def _folder_sources(folder: Path, format: CorpusFormat | None, left_out: LeftOut | None) -> list[_Source]:
     read, left = list_folder(folder, format)
-    if format is None and (both := both_kinds(read)):
-        names = " and ".join(path.name for path in both)
-        problem = f"holds both corpus files and text files ({names})"
-        remedy = "give the format (--format): files for those that are one document each, or the records'"
+    documents, records = both_kinds(read)
+    if format is None and documents and records:
+        named = f"such as {documents[0].path.name}, and files of records, such as {records[0].path.name}"
+        problem = f"holds files that are a document each, {named}"
+        formats = " or ".join(entry.format for entry in records)
+        remedy = f"give the format (--format): files for the documents, {formats} for the records"
         raise InputError(problem, remedy=remedy, path=folder)
     if left_out is not None:
         left_out.files += left

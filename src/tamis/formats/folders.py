@@ -128,13 +128,14 @@ def _ordered(files: list[LeftFile]) -> list[LeftFile]:
     return sorted(files, key=lambda file: file.path.as_posix())
 
 
-def both_kinds(entries: list[Entry]) -> list[Path]:
-    """One file of each format if a folder has both files of records and files that are documents, and not
-    mostly documents: the user must then say which of them are the corpus."""
-    formats = {entry.format: entry.path for entry in reversed(entries)}
-    records = [path for format, path in formats.items() if format in RECORDS]
-    files = [path for format, path in formats.items() if format not in RECORDS]
-    return sorted(records + files) if records and files else []
+def both_kinds(entries: list[Entry]) -> tuple[list[Entry], list[Entry]]:
+    """One file of each format that is a document a file, and one of each format of records. If a folder has
+    both, and not mostly documents, the user must say which of them are the corpus."""
+    first = {entry.format: entry for entry in reversed(entries)}
+    chosen = sorted(first.values(), key=lambda entry: entry.path)
+    return [each for each in chosen if each.format not in RECORDS], [
+        each for each in chosen if each.format in RECORDS
+    ]
 
 
 def is_special(path: Path) -> bool:

@@ -25,6 +25,7 @@ Qrels = dict[str, dict[str, int]]
 QrelsFormat = Literal["trec", "beir"]
 
 _BEIR_HEADER = ["query-id", "corpus-id", "score"]
+_OF_A_RUN = 6  # columns
 _COLUMNS: dict[QrelsFormat, int] = {"trec": 4, "beir": 3}
 _USUAL = ("0", "Q0")
 _ITERATION = re.compile(r"Q?[0-9]+(\.[0-9]+)?")  # almost always 0; TREC-COVID's rounds are 0.5, 1, 1.5, ...
@@ -86,7 +87,8 @@ def _parse(line: str, format: QrelsFormat) -> tuple[str, str, int]:
     if len(cells) != _COLUMNS[format]:
         problem = f"{len(cells)} columns where these qrels have {_COLUMNS[format]}"
         iteration = "0, " if format == "trec" else ""
-        raise InputError(problem, remedy=f"write qid, {iteration}docid and grade")
+        is_run = "; a run has 6: give the qrels before it" if len(cells) == _OF_A_RUN else ""
+        raise InputError(problem, remedy=f"write qid, {iteration}docid and grade{is_run}")
     try:
         grade = int(cells[-1])
     except ValueError:

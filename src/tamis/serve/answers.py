@@ -30,31 +30,40 @@ def answer(
     trace: bool,
     texts: bool = False,
     sent: Sequence[str] | None = None,
+    suggestion: str | None = None,
 ) -> dict[str, Any]:
     """The answer to a search or a rerank, with the documents' snippets or their `texts` too; `sent` are the
     ids of the client's own documents in their order, where ours are places; `started` is when it came, by the
-    monotonic clock."""
+    monotonic clock; `suggestion` is of a search alone."""
     ranking = outcome.ranking if k is None else outcome.ranking.head(k)
     return {
         "query": ranking.query.text,
         **({"where": printed(ranking.query.where)} if sent is None else {}),
         "pipeline": built.expression,
         "kind": str(ranking.kind),
-        "results": results(ranking, built.analyzer, sent, texts=texts, reached=reach(outcome.done)),
+        "results": results(ranking, built.analyzer, sent, texts=texts, reached=reach(outcome)),
         "note": note(ranking, built.analyzer),
         "complete": outcome.complete,
         "finished": outcome.done[-1].step.name,
         "ms": _ms(max(time.monotonic(), outcome.not_before) - started),
         "stages": [_stage(done, trace, sent) for done in outcome.done],
+        **({"suggestion": suggestion} if sent is None else {}),
     }
 
 
 def streamed(
-    built: Built, outcome: Outcome, k: int | None, *, started: float, trace: bool, texts: bool
+    built: Built,
+    outcome: Outcome,
+    k: int | None,
+    *,
+    started: float,
+    trace: bool,
+    texts: bool,
+    suggestion: str | None,
 ) -> dict[str, Any]:
     """The answer after one of the stages of a search, for streams."""
     return {
-        **answer(built, outcome, k, started=started, trace=trace, texts=texts),
+        **answer(built, outcome, k, started=started, trace=trace, texts=texts, suggestion=suggestion),
         "after": len(outcome.done),
         "expected": outcome.expected,
         "planned": [step.name for step in outcome.planned],

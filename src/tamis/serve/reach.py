@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tamis.base.documents import Document
 from tamis.core.ranking import Ranking
 from tamis.rank.reranker import Reranker
-from tamis.serve.job import Done
+from tamis.serve.work import Outcome
 
 _CHARACTERS = 12  # of a token, at most, in most texts
 _LOOKED_AT = 100  # documents of an answer: each is made into tokens once more
@@ -31,12 +31,15 @@ class Reach(NamedTuple):
         return max(ends, default=len(document.text))
 
 
-def reach(done: Sequence[Done]) -> Reach | None:
+def reach(outcome: Outcome) -> Reach | None:
     """What the last model has read, where it reads texts from their start; None without such a model."""
+    done = outcome.done
     place = next((at for at in reversed(range(len(done))) if done[at].step.models), None)
-    if place is None or place == 0:
+    if place is None:
         return None
-    last, before = done[place], done[place - 1].ranking
+    last, before = done[place], done[place - 1].ranking if place else outcome.incoming
+    if before is None:
+        return None
     models = tuple(each for each in last.step.models if isinstance(each, Reranker))
     if len(models) < len(last.step.models) or not all(map(_from_the_start, models)):
         return None

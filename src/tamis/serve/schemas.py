@@ -206,6 +206,9 @@ class SearchAnswer(_Answer):
     )
     results: Sequence[Result]
     stages: Sequence[StageReport]
+    suggestion: str | None = Field(
+        description="the query with similar words in place of those that no document has; null without any"
+    )
 
 
 class StreamedAnswer(SearchAnswer):

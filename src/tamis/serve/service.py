@@ -41,6 +41,7 @@ from tamis.serve.reading import Part, stored
 from tamis.serve.record import remember
 from tamis.serve.rerank_api import ForeignRequest, foreign_answer
 from tamis.serve.schemas import ExplainRequest, RerankRequest, SearchRequest
+from tamis.serve.suggestions import Suggestions
 from tamis.serve.work import Outcome, Overloaded, Request, Work
 
 Made = TypeVar("Made")
@@ -81,6 +82,7 @@ class Service:
         self._reloading = False
         self._writer = ThreadPoolExecutor(1, "tamis-answers")
         self._writing = Peak()
+        self._suggestions = Suggestions()
         if pipelines.searches:
             self.metrics.gauge("documents", "Documents in the index.", lambda: len(pipelines.index))
         self.metrics.gauge("ready", "1 when ready.", lambda: self.is_ready)
@@ -125,6 +127,7 @@ class Service:
         self._warming.cancel()
         self.work.close()
         self._writer.shutdown()
+        self._suggestions.close()
 
     # -- the routes
 
@@ -149,6 +152,7 @@ class Service:
         with self.work.place():
             started = time.monotonic()
             built, wanted = await self._asked(request, started)
+            suggesting = self._suggestions.begin(built.index, request.query, wanted.seconds)
             outcome = await self.work.rank(wanted)
             make = partial(
                 answer,
@@ -158,6 +162,7 @@ class Service:
                 started=started,
                 trace=request.trace,
                 texts=request.texts,
+                suggestion=await suggesting.result(),
             )
             return await self._write(make, outcome, started, request.deadline_ms)
 
@@ -167,10 +172,12 @@ class Service:
         give_back = self.work.take_place()
         try:
             started, first = time.monotonic(), True
-            shape = {"trace": request.trace, "texts": request.texts}
+            shape: dict[str, Any] = {"trace": request.trace, "texts": request.texts}
             built, wanted = await self._asked(request, started)
+            suggesting = self._suggestions.begin(built.index, request.query, wanted.seconds)
             async with aclosing(self.work.stages(wanted, ended=give_back)) as outcomes:
                 async for outcome in outcomes:
+                    shape["suggestion"] = await suggesting.result()
                     make = partial(streamed, built, outcome, request.k, started=started, **shape)
                     made = await self._write(make, outcome, started, request.deadline_ms)
                     if first:

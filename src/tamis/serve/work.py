@@ -65,7 +65,7 @@ class Outcome:
     """What a request has come to: `complete` if every stage has finished, `final` if nothing follows.
     `expected` of its `planned` stages are going to finish. Of a final one that is not complete, `retry_after`
     says when all stages would fit, if they ever would; it has its turn at `not_before`, by the monotonic
-    clock."""
+    clock. `incoming` is the ranking before the first stage."""
 
     done: tuple[Done, ...]
     planned: tuple[Step, ...]
@@ -73,6 +73,7 @@ class Outcome:
     expected: int = 0
     retry_after: int | None = None
     not_before: float = 0.0
+    incoming: Ranking | None = None
 
     @property
     def complete(self) -> bool:
@@ -214,13 +215,14 @@ class Work:
         """What a request has come to after so many stages; an error where that is nothing."""
         if final and job.future.done() and not job.future.cancelled():
             job.future.result()
-        outcome = Outcome(tuple(job.done[:count]), job.steps, final, max(job.expected, count))
+        expected = max(job.expected, count)
+        outcome = Outcome(tuple(job.done[:count]), job.steps, final, expected, incoming=request.ranking)
         if not final or outcome.complete:
             return outcome
         if not count or not request.partial:
             raise self._too_late(request, job)
         self._metrics.degraded.inc()
-        return Outcome(outcome.done, job.steps, expected=count, retry_after=self._retry_after(request, job))
+        return replace(outcome, expected=count, retry_after=self._retry_after(request, job))
 
     def _retry_after(self, request: Request, job: Job) -> int | None:
         left = Job(request.steps[len(job.done) :], job.ranking, job.deadline)

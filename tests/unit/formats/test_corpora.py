@@ -299,7 +299,7 @@ def test_a_folder_of_corpus_files(tmp_path: Path) -> None:
 def test_a_folder_of_both_kinds_needs_a_format(tmp_path: Path) -> None:
     write(tmp_path / "notes.txt", "note")
     write(tmp_path / "part.jsonl", '{"_id": "1", "text": "a"}')
-    with pytest.raises(InputError, match=r"both .*\(notes.txt and part.jsonl\): give the format"):
+    with pytest.raises(InputError, match=r"as notes.txt, .* as part.jsonl: give the format"):
         read_corpus(tmp_path)
     assert ids(read_corpus(tmp_path, format="text")) == ["notes.txt"]
     assert ids(read_corpus(tmp_path, format="jsonl")) == ["1"]

@@ -65,6 +65,7 @@ def test_a_header_allows_ids_that_begin_like_an_iteration(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
+        ("1 Q0 d2 1 9.5 bm25\n", "write qid, 0, docid and grade; a run has 6: give the qrels before it"),
         ("1 0 1410\n", "line 1: 3 columns where these qrels have 4: write qid, 0, docid and grade"),
         ("1\td1\t1\n1 0 d2 1\n", "line 2: 4 columns where these qrels have 3: write qid, docid and grade"),
         ("1\td1\t1\n\td2\t1\n", "line 2: 2 columns where these qrels have 3"),

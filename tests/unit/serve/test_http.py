@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,9 @@ def client(tiny_checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPa
 
     folder = tmp_path_factory.mktemp("serve-http")
     model = tiny_checkpoint(folder / "m", layers=1, positions=48, seed=1)
-    index = Index.build([Document("d1", "a sieve"), Document("d2", "soup")], folder / "idx")
+    index = Index.build(
+        [Document("d1", "a sieve"), Document("d2", "soup"), Document("d3", "soups")], folder / "idx"
+    )
     limits = Limits(deadline=60.0)  # on a machine however busy
     service = Service(Pipelines(index, f'bm25 >> mono(model="{model}")', limits=limits))
     with testclient.TestClient(create_app(service)) as made:
@@ -62,6 +66,42 @@ def test_a_search_has_ids_alone(client: Any) -> None:
     found = client.post("/search", json={"query": "sieve", "trace": True}).json()
     assert [each["id"] for each in found["results"]] == ["d1"]
     assert not any("index" in each for each in (*found["results"], *found["stages"][0]["ranking"]))
+
+
+def test_a_search_suggests_another_query(client: Any) -> None:
+    found = client.post("/search", json={"query": "a fine suop"}).json()
+    assert found["suggestion"] == "a fine soup"
+    assert (found["query"], found["results"]) == ("a fine suop", [])
+    assert client.post("/search", json={"query": "soup"}).json()["suggestion"] is None
+    events = client.post("/search", json={"query": "suop soup", "stream": True}).text.split("\n\n")
+    data = [json.loads(event.partition("data: ")[2]) for event in events if event]
+    assert [each["suggestion"] for each in data] == ["soup soup"] * 2
+    assert "suggestion" not in client.post("/rerank", json={"query": "suop", "documents": TEXTS}).json()
+
+
+def test_a_suggestion_that_takes_too_long_is_left_out(tmp_path: Path) -> None:
+    from tamis.serve.suggestions import Suggestions
+
+    index = Index.build([Document("d1", "a sieve"), Document("d2", "sieves")], tmp_path / "idx")
+
+    async def ask(seconds: float) -> str | None:
+        return await suggestions.begin(index, "seive", seconds).result()
+
+    suggestions = Suggestions()
+    assert asyncio.run(ask(0.0)) is None
+    assert asyncio.run(ask(600.0)) == "sieve"
+    begun, gate = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        assert gate.wait(60)
+
+    suggestions.thread.submit(hold)
+    assert begun.wait(60)
+    assert asyncio.run(ask(0.1)) is None  # another one takes long
+    gate.set()
+    assert asyncio.run(ask(600.0)) == "sieve"
+    suggestions.close()
 
 
 def test_the_answers_are_as_the_schema_has_them(client: Any) -> None:

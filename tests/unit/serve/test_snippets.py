@@ -110,6 +110,16 @@ def test_an_answer_says_what_the_model_has_read(client: tuple[Any, str]) -> None
     assert best["long"]["read"] is None
 
 
+def test_candidates_of_a_client_are_read_too(client: tuple[Any, str]) -> None:
+    sent = {"query": "sieve", "documents": [LONG, "A sieve."], "deadline_ms": 60_000}
+    found = client[0].post("/rerank", json=sent).json()["results"]
+    long, short = sorted(found, key=lambda result: result["index"])
+    assert long["snippet"]["source"] == "unread" and "A sieve." in long["snippet"]["text"]
+    assert 0 < long["read"]["characters"] < 500
+    assert short["read"] == {"stage": "mono", "characters": len("A sieve.")}
+    assert short["snippet"]["source"] == "read"
+
+
 def test_how_far_a_model_has_read_is_exact(client: tuple[Any, str]) -> None:
     """The text up to there fills the model, and ends with its last token."""
     from tamis import Mono

@@ -170,10 +170,11 @@ function showAnswers(moving = false) {
   show(found ? (b ? "double" : "single") : "");
   say(status(a, b), found && !b ? a : null);
   for (const id of ["single", "double"]) byId(id).setAttribute("aria-busy", "false");
+  byId("notices").replaceChildren(...suggestion(a));
   if (!found) {
     if (awaited(a)) return;
     const words = a.note ?? "no document holds a word of this query: try other words, or fewer";
-    byId("notices").replaceChildren(el("p", { class: "notice" }, sentence(words)));
+    byId("notices").prepend(el("p", { class: "notice" }, sentence(words)));
     return;
   }
   if (b) compare.render(a, b);
@@ -191,7 +192,7 @@ const sentence = (words) => `${words[0].toUpperCase()}${words.slice(1)}.`;
 
 function showSingle(answer, moving) {
   if (!awaited(answer)) {
-    byId("notices").replaceChildren(...notices(answer));
+    byId("notices").append(...notices(answer));
     byId("offer").replaceChildren(...offer(answer));
   }
   const list = byId("results");
@@ -205,6 +206,18 @@ function showSingle(answer, moving) {
     .map((each) => `${each.stage} ${whole(each.kept)}`)
     .concat(coming)
     .join(" → ");
+}
+
+/** A query with similar words, where no document has a word of this one. */
+function suggestion({ suggestion: query }) {
+  if (!query) return [];
+  const follow = (event) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey) return; // in a new tab or window
+    event.preventDefault();
+    ask(query);
+  };
+  const href = address({ ...state, q: query, doc: "", open: "" });
+  return [el("p", { class: "suggestion" }, "Did you mean ", el("a", { href, click: follow }, query), "?")];
 }
 
 function notices(answer) {
