@@ -24,6 +24,7 @@ from tamis.core.options import Kind, call_of, known_as, values_of
 from tamis.core.ranking import Ranking, Run
 
 if TYPE_CHECKING:
+    from tamis.core.cluster import Cluster
     from tamis.core.executor import Memo
 
 _Q = TypeVar("_Q")
@@ -221,8 +222,10 @@ class Stage(ABC):
         *,
         progress: Callable[[int], object] | None = None,
         journal: str | Path | None = None,
+        on: Cluster | None = None,
     ) -> Run:
-        """Rank all of `queries`; `progress` is told how many more are done.
+        """Rank all of `queries`; `progress` is told how many more are done. `on` is a cluster in whose
+        workers the rerankers work, such as `tamis.RayRuntime()`; the run is the same.
 
         What is ranked is written to the file `journal` at once. After a kill the same call goes on at the
         first batch of queries that is not in it, and returns what it would have returned; with a journal that
@@ -232,7 +235,7 @@ class Stage(ABC):
 
         # through a Run, which refuses queries with one id: better now than after hours
         waiting = list(Run(map(_asked, _several(queries))).values())
-        return executor.run(self, waiting, progress=progress, journal=journal)
+        return executor.run(self, waiting, progress=progress, journal=journal, on=on)
 
     def rank(
         self,
