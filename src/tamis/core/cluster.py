@@ -74,7 +74,8 @@ class Cluster(Protocol):
 
 
 class Worker:
-    """A worker of a job, in whatever process a cluster has for it.
+    """A worker of a job, in whatever process a cluster has for it. It starts with its first task, so that
+    what goes wrong then is an error of this task.
 
     >>> from types import SimpleNamespace
     >>> job = SimpleNamespace(uses_gpu=False, start=lambda cores: str.upper)
@@ -84,9 +85,12 @@ class Worker:
 
     def __init__(self, job: Job, cores: int, name: str = "") -> None:
         self.name = name or f"{platform.node()}:{os.getpid()}"
-        self._work = job.start(cores)
+        self._job, self._cores = job, cores
+        self._work: Callable[[Any], Any] | None = None
 
     def do(self, task: Any) -> Done:
+        if self._work is None:
+            self._work = self._job.start(self._cores)
         started = time.perf_counter()
         value = self._work(task)
         return Done(value, self.name, time.perf_counter() - started)

@@ -1,5 +1,5 @@
-"""A pipeline whose rerankers work in workers ranks as it does in one process: the division of its stages, what
-is sent, and what comes back. The workers are threads here, and all that reaches them has been pickled."""
+"""A pipeline whose rerankers work in workers ranks as it does in one process: which stages these are, what is
+sent, and what comes back. The workers are threads here, and all that reaches them has been pickled."""
 
 from __future__ import annotations
 
