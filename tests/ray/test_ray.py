@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -194,6 +195,26 @@ def test_interrupted_killed_and_resumed(
 
 def size_of(journal: Path) -> int:
     return journal.stat().st_size if journal.exists() else 0
+
+
+def test_tokens_are_those_of_one_process(
+    folder: Path, tmp_path: Path, tamis_process: Callable[..., subprocess.Popen[str]]
+) -> None:
+    for name in ("local", "ray"):
+        shutil.copytree(folder / "idx", tmp_path / name)
+        shutil.rmtree(tmp_path / name / "tokens", ignore_errors=True)
+    assert main(["tokens", str(tmp_path / "local")]) == 0
+    done = tamis_process("tokens", str(tmp_path / "ray"), "--on", "ray")
+    _, err = done.communicate(timeout=300)
+    assert (done.returncode, err) == (0, "")
+    kept = files(tmp_path / "local" / "tokens")
+    assert len(kept) > 4 and kept == files(tmp_path / "ray" / "tokens")
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    drawn = ("lock", "tamis.marker")  # which has the name of the folder while it was written
+    paths = (path for path in folder.rglob("*") if path.is_file() and path.name not in drawn)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
 def test_an_error_in_a_worker_is_one_line(

@@ -4,6 +4,7 @@ sent, and what comes back. The workers are threads here, and all that reaches th
 from __future__ import annotations
 
 import pickle
+import shutil
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ from tamis.core.remote import Reranking
 from tamis.core.runtime import Runtime
 from tamis.core.stage import Pipeline
 from tamis.formats import read_corpus, read_queries
+from tamis.infer.tokens import TokenStore, build_tokens
+from tamis.models.bundled import bundled_tokenizer
 from tamis.rank.given_run import Documents, GivenRun
 from tamis.storage.score_cache import ScoreCache
 
@@ -174,6 +177,24 @@ def test_the_cache_is_that_of_the_stages(
     assert len(ScoreCache(tmp_path / "scores.db")) == 180
     with pytest.raises(InputError, match="a cache of scores is a file of this machine"):
         stage.run(queries, on=Threads(on_this_machine=False))
+
+
+def test_tokens_are_made_there(index: tamis.Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tamis.infer.tokens._BATCH", 100)
+    both = {}
+    for name, on in (("here", None), ("there", Threads())):
+        shutil.copytree(index.path, tmp_path / name)
+        copy = tamis.Index.open(tmp_path / name)
+        copy.add([tamis.Document("new", "a sieve")])
+        build_tokens(copy, bundled_tokenizer(), on=on)
+        copy.merge()  # whose texts are then known, but for those of a document added meanwhile
+        copy.add([tamis.Document("newer", "a sieve of wire")])
+        copy.merge()
+        build_tokens(copy, bundled_tokenizer(), on=on)
+        ids = list(copy.ids())
+        both[name] = TokenStore(copy, bundled_tokenizer()).texts(ids).ids.tolist()
+        assert on is None or sum(map(len, on.sent)) < 2 * len(ids)
+    assert both["here"] == both["there"]
 
 
 def test_what_cannot_work_there(index: tamis.Index, queries: list[tamis.Query]) -> None:
