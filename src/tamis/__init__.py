@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tamis.base.where import where
     from tamis.core.query_syntax import simple_query
     from tamis.core.ranking import Hit, Ranking, Run, ScoreKind, Span
+    from tamis.core.ray_runtime import RayRuntime
     from tamis.core.stage import Pipeline, Role, Stage, stage
     from tamis.index.dependence import SDM, Dependence
     from tamis.index.feedback import RM3
@@ -66,6 +67,7 @@ __all__ = [
     "Query",
     "QueryLikelihood",
     "Ranking",
+    "RayRuntime",
     "Retriever",
     "Role",
     "Run",
@@ -105,6 +107,7 @@ _HOME = {
     "tamis.index.index": ("Index",),
     "tamis.index.retriever": ("Retriever",),
     "tamis.index.score": ("BM25", "QueryLikelihood", "TfIdf"),
+    "tamis.core.ray_runtime": ("RayRuntime",),
     "tamis.core.stage": ("Pipeline", "Role", "Stage", "stage"),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}

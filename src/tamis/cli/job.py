@@ -11,7 +11,9 @@ from typing import Any, get_args
 from tamis.base.documents import Query
 from tamis.base.errors import InputError, TamisError, some
 from tamis.cli.arguments import ArgumentParser, json_argument, runtime_arguments
+from tamis.cli.clusters import cluster_of, on_argument
 from tamis.cli.console import counted, doing, duration, note, print_json, progress, warn
+from tamis.core.cluster import Cluster
 from tamis.core.journal import count
 from tamis.core.journal import remove as remove_journal
 from tamis.core.plan import rerankers, work_done
@@ -53,8 +55,17 @@ def job_arguments(parser: ArgumentParser) -> None:
         action="store_true",
         help="only print the plan, the number of inferences and the time they would take",
     )
+    on_argument(parser, "rerank")
     runtime_arguments(parser)
     json_argument(parser)
+
+
+def cluster_for(on: str | None, workers: int | None, dry_run: bool) -> Cluster | None:
+    """The cluster that a job asks for."""
+    cluster = cluster_of(on, workers)
+    if cluster is not None and dry_run:
+        raise InputError("--dry-run measures this machine, not a cluster", remedy="leave --on out")
+    return cluster
 
 
 def journal_of(output: Path, resume: bool) -> Path | None:
@@ -75,14 +86,21 @@ def journal_of(output: Path, resume: bool) -> Path | None:
     return journal
 
 
-def ranked(stage: Stage, queries: Sequence[Query], journal: Path | None, doing_what: str) -> Run:
+def ranked(
+    stage: Stage,
+    queries: Sequence[Query],
+    journal: Path | None,
+    doing_what: str,
+    on: Cluster | None = None,
+) -> Run:
     """The run, with progress shown."""
     check_columns((query.id for query in queries), "query id")
-    with doing("Preparing the pipeline"):
-        stage.prepare()
+    if on is None:
+        with doing("Preparing the pipeline"):
+            stage.prepare()
     try:
         with progress(doing_what, "queries", len(queries)) as advance:
-            return stage.run(queries, progress=advance, journal=journal)
+            return stage.run(queries, progress=advance, journal=journal, on=on)
     except KeyboardInterrupt:
         if journal is not None:
             note(
@@ -116,7 +134,7 @@ def finish(
         "results": sum(map(len, result.values())),
         "queries_without_results": len(silent),
     }
-    if models := work_done(stage):
+    if "models" not in manifest and (models := work_done(stage)):
         manifest["models"] = models
     if output.is_file():  # not a pipe
         with atomic_write(output.with_name(f"{output.name}.json"), "w") as stream:
@@ -138,9 +156,9 @@ def _say(manifest: Mapping[str, Any], stage: Stage, output: Path) -> None:
     if resumed:
         what += f", {resumed:,} of the queries before the interruption,"
     sys.stdout.write(f"{output}: {what} in {duration(seconds)} ({duration(seconds / queries)} per query)\n")
-    for each in rerankers(stage):
+    for each, about in zip(rerankers(stage), manifest.get("models", ()), strict=True):
         since = " since the interruption" if resumed else ""
-        sys.stdout.write(f"{each!r} ({each.description}){since}: {each.tally}\n")
+        sys.stdout.write(f"{each!r} ({about['runs_on']}){since}: {each.tally}\n")
 
 
 def _remove(journal: Path) -> None:

@@ -12,7 +12,7 @@ from tamis.base.errors import ExpressionError, InputError, some
 from tamis.cli.arguments import ArgumentParser, at_least_one, check_standard_input
 from tamis.cli.console import counted, doing, prepare_kernel
 from tamis.cli.dry_run import dry_run as print_plan
-from tamis.cli.job import finish, job_arguments, journal_of, ranked
+from tamis.cli.job import cluster_for, finish, job_arguments, journal_of, ranked
 from tamis.cli.outputs import check_cache, check_run_output, named_in
 from tamis.core.language import Node, parse
 from tamis.core.pool import ModelPool
@@ -67,6 +67,7 @@ def main(
     tag: str,
     resume: bool,
     dry_run: bool,
+    on: str | None,
     device: Device,
     precision: Precision,
     workers: int | None,
@@ -79,6 +80,7 @@ def main(
     After a kill, the same command with --resume continues the run.
     """
     check_column(tag, "tag")
+    cluster = cluster_for(on, workers, dry_run)
     check_standard_input(run, *(corpus or []), queries)
     reads = (run, *(corpus or []), queries, *named_in(pipeline))
     check_run_output(output, *reads)
@@ -102,7 +104,7 @@ def main(
     for ranking in first.given.values():
         check_columns(ranking.ids, "document id")
     whole = first >> stage
-    result = ranked(whole, waiting, journal, "Reranking")
+    result = ranked(whole, waiting, journal, "Reranking", cluster)
     about = {
         "reranked": run,
         "corpus": corpus or [run],

@@ -14,7 +14,7 @@ from tamis.cli.arguments import (
     index_argument,
     pipeline_argument,
 )
-from tamis.cli.job import finish, job_arguments, journal_of, ranked
+from tamis.cli.job import cluster_for, finish, job_arguments, journal_of, ranked
 from tamis.cli.outputs import check_cache, check_run_output, named_in
 from tamis.core.language import parse
 from tamis.core.plan import rerankers
@@ -53,6 +53,7 @@ def main(
     tag: str,
     resume: bool,
     dry_run: bool,
+    on: str | None,
     device: Device,
     precision: Precision,
     workers: int | None,
@@ -64,6 +65,7 @@ def main(
     After a kill, the same command with --resume continues the run.
     """
     check_column(tag, "tag")
+    cluster = cluster_for(on, workers, dry_run)
     reads = (queries, str(index), *named_in(pipeline))
     check_run_output(output, *reads)
     check_cache(cache, *reads)
@@ -85,7 +87,7 @@ def main(
         return
     if rerankers(stage):  # check now: a run file cannot contain every id, and writing it may be hours away
         check_columns(opened.ids(), "document id")
-    result = ranked(stage, wanted, journal, "Searching")
+    result = ranked(stage, wanted, journal, "Searching", cluster)
     about = {
         "index": str(index),
         "index_commit": opened.fingerprint,

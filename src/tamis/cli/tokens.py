@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tamis.base.errors import TamisError
 from tamis.cli.arguments import ArgumentParser, folder_of_index, json_argument
+from tamis.cli.clusters import cluster_of, on_argument
 from tamis.cli.console import counted, duration, note, print_json, progress, size, size_on_disk, warn
 from tamis.index.embedded import EmbeddedIndex
 
@@ -22,10 +23,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--model", metavar="M", default="mono", help="a model: bundled, a folder, or a name on the hub (mono)"
     )
     parser.add_argument("--revision", metavar="R", help="revision of a model on the hub")
+    on_argument(parser, "tokenise")
     json_argument(parser)
 
 
-def main(index: Path, model: str, revision: str | None, json: bool) -> None:
+def main(index: Path, model: str, revision: str | None, on: str | None, json: bool) -> None:
     """Tokenise an index's documents for a model and keep the tokens beside them.
 
     Reranking then does not tokenise them query by query. Models with the same tokenizer share the tokens.
@@ -34,12 +36,13 @@ def main(index: Path, model: str, revision: str | None, json: bool) -> None:
     from tamis.models.bundled import open_model
     from tamis.models.tokenizer import open_tokenizer
 
+    cluster = cluster_of(on)
     opened = EmbeddedIndex.open(index)
     tokenizer = open_tokenizer(open_model(model, revision))
     started = time.perf_counter()
     stored = sum(map(len, opened.segments))  # deleted ones too
     with progress("Tokenising", "documents", stored) as advance:
-        store = build_tokens(opened, tokenizer, progress=advance)
+        store = build_tokens(opened, tokenizer, progress=advance, on=cluster)
     seconds = time.perf_counter() - started
     folder = index / "tokens" / tokenizer.fingerprint
     if json:

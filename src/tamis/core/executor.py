@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from tamis.core.cluster import Cluster
 from tamis.core.journal import Job, Journal, Record, digest
 from tamis.core.language import Call, Node
 from tamis.core.ledger import Ledger, ledger, record
@@ -69,30 +71,73 @@ def run(
     *,
     progress: Progress | None = None,
     journal: str | Path | None = None,
+    on: Cluster | None = None,
 ) -> Run:
     """See `Stage.run`."""
     from tamis.base.version import __version__
 
-    with _written(stage, journal, waiting) as written:
+    with _placed(stage, on) as place, _written(place.stage, journal, waiting) as written:
         done = [stage.attach(ranking) for ranking in written.done]
         resumed = len(done)
         if progress and resumed:
             progress(resumed)
         if resumed < len(waiting):
-            stage.prepare()
-        for batch, seconds in batches(stage, waiting[resumed:], written.at_once):
+            place.prepare()
+        for batch, seconds in place.batches(waiting[resumed:], written.at_once):
             written.append(batch, seconds)
             done += batch
             if progress:
                 progress(len(batch))
-    manifest = {
-        "tamis": __version__,
-        "pipeline": repr(stage),
-        "fingerprint": stage.fingerprint,
-        "queries": len(done),
-        "seconds": round(written.seconds, 3),
-    }
-    return Run(done, manifest | ({"resumed": resumed} if resumed else {}))
+        manifest = {
+            "tamis": __version__,
+            "pipeline": repr(stage),
+            "fingerprint": place.stage.fingerprint,
+            "queries": len(done),
+            "seconds": round(written.seconds, 3),
+        }
+        return Run(done, manifest | ({"resumed": resumed} if resumed else {}) | place.about())
+
+
+class Place(Protocol):
+    """Where a pipeline works: here (`Here`), or partly in workers (`tamis.core.remote.Remote`)."""
+
+    @property
+    def stage(self) -> Stage:
+        """The pipeline, with its fingerprint."""
+        ...
+
+    def prepare(self) -> None: ...
+
+    def batches(self, rankings: Sequence[Ranking], at_once: int) -> Iterator[tuple[list[Ranking], float]]:
+        """What becomes of so many rankings at a time, in their order, and the seconds of each batch."""
+        ...
+
+    def about(self) -> dict[str, Any]:
+        """What the manifest of a run says of it."""
+        ...
+
+
+class Here(NamedTuple):
+    """A pipeline in this process."""
+
+    stage: Stage
+
+    def prepare(self) -> None:
+        self.stage.prepare()
+
+    def batches(self, rankings: Sequence[Ranking], at_once: int) -> Iterator[tuple[list[Ranking], float]]:
+        return batches(self.stage, rankings, at_once)
+
+    def about(self) -> dict[str, Any]:
+        return {}
+
+
+def _placed(stage: Stage, on: Cluster | None) -> AbstractContextManager[Place]:
+    if on is None:
+        return nullcontext(Here(stage))
+    from tamis.core.remote import remote  # which most programs never need
+
+    return remote(list(_stages(stage)), on)
 
 
 def _written(stage: Stage, journal: str | Path | None, waiting: Sequence[Ranking]) -> Record:

@@ -83,16 +83,18 @@ def walk(stage: Stage) -> Iterator[Stage]:
 def work_done(stage: Stage) -> list[dict[str, Any]]:
     """What the models of a stage have done so far, as plain data: how they ran, inferences, what was found in
     the cache and what was cut off."""
-    return [
-        {
-            "stage": repr(each),
-            "runs_on": each.description,
-            "inferences": each.tally.inferences,
-            "cached": each.tally.cached,
-            "truncation": asdict(each.tally.truncation),
-        }
-        for each in rerankers(stage)
-    ]
+    return [work_of(each) for each in rerankers(stage)]
+
+
+def work_of(model: ModelStage, runs_on: str | None = None) -> dict[str, Any]:
+    """The same of one stage with a model; `runs_on` is for one that does not run here."""
+    return {
+        "stage": repr(model),
+        "runs_on": runs_on or model.description,
+        "inferences": model.tally.inferences,
+        "cached": model.tally.cached,
+        "truncation": asdict(model.tally.truncation),
+    }
 
 
 # -- how long it takes

@@ -26,6 +26,7 @@ from tamis.core.options import Kind, call_of, known_as, values_of
 from tamis.core.ranking import Ranking, Run
 
 if TYPE_CHECKING:
+    from tamis.core.cluster import Cluster
     from tamis.core.executor import Memo
 
 _Q = TypeVar("_Q")
@@ -233,9 +234,11 @@ class Stage(ABC):
         where: Condition | str | None = None,
         progress: Callable[[int], object] | None = None,
         journal: str | Path | None = None,
+        on: Cluster | None = None,
     ) -> Run:
-        """Rank all of `queries`; `progress` is told how many more are done. Searches find only what satisfies
-        `where`, beside the condition that a query has itself.
+        """Rank all of `queries`; `progress` is called with the number of newly finished queries. Searches
+        find only documents that satisfy `where` and the query's own condition. `on` is a cluster whose
+        workers run the rerankers, such as `tamis.RayRuntime()`; the run is the same.
 
         What is ranked is written to the file `journal` at once. After a kill the same call goes on at the
         first batch of queries that is not in it, and returns what it would have returned; with a journal that
@@ -246,7 +249,7 @@ class Stage(ABC):
         # through a Run, which refuses queries with one id: better now than after hours
         asked = (_where(_asked(query), where) for query in _several(queries))
         waiting = list(Run(asked).values())
-        return executor.run(self, waiting, progress=progress, journal=journal)
+        return executor.run(self, waiting, progress=progress, journal=journal, on=on)
 
     def rank(
         self,

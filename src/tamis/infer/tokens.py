@@ -17,8 +17,14 @@ A document is tokenised as its `contents` (title and text), which is what the in
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -26,6 +32,7 @@ import xxhash
 
 from tamis.base.arrays import Array
 from tamis.base.errors import InputError, StorageError, UnknownDocumentError
+from tamis.core.cluster import Cluster
 from tamis.core.ranking import Ranking
 from tamis.index.compiled import numba_installed
 from tamis.index.embedded import EmbeddedIndex
@@ -44,7 +51,7 @@ from tamis.index.tokens import (
 )
 from tamis.infer.token_memory import TokenMemory
 from tamis.models.templates import COUNTED, Tokenised
-from tamis.models.tokenizer import Tokenizer
+from tamis.models.tokenizer import FILES, Tokenizer
 from tamis.storage.columns import ColumnInfo, ColumnWriter, smallest_unsigned, write_column
 from tamis.storage.files import TEMPORARY, make_folder, storage_errors
 from tamis.storage.locks import FolderLock, folder_lock
@@ -168,10 +175,12 @@ def build_tokens(
     *,
     limit: int = KEPT,
     progress: Callable[[int], object] | None = None,
+    on: Cluster | None = None,
 ) -> TokenStore:
     """Tokenise the segments that have no tokens yet, store at most `limit` tokens per document, and remove
     tokens that no segment needs. `progress` is called with the number of newly finished documents. Only one
-    process builds at a time; the index can be searched and written meanwhile.
+    process builds at a time; the index can be searched and written meanwhile. `on` is a cluster whose workers
+    tokenise the texts, such as `tamis.RayRuntime()`; the files are the same.
 
     >>> from tamis import Document
     >>> from tokenizers import Tokenizer as Library, models, pre_tokenizers
@@ -194,9 +203,10 @@ def build_tokens(
             progress(there)
         if lacking:
             known = _Known(folder, limit)
-            for segment in lacking:
-                _write(folder, segment, tokenizer, limit, known, lock, progress)
-                _OPENED.pop(segment, None)
+            with _encoding(tokenizer, limit, on) as encoded:
+                for segment in lacking:
+                    _write(folder, segment, tokenizer, limit, known, lock, encoded, progress)
+                    _OPENED.pop(segment, None)
         remove_unneeded(index.path, index.segments)
     return TokenStore(index, tokenizer, limit=limit)
 
@@ -215,6 +225,14 @@ def untokenised(index: EmbeddedIndex, tokenizer: Tokenizer, *, limit: int = KEPT
     return max(lacking - kept, 0)
 
 
+class _Batch(NamedTuple):
+    """Some texts: their digests, where their tokens are kept (-1 where nowhere), and those to tokenise."""
+
+    digests: Array
+    places: Array
+    new: list[str]
+
+
 class _Known:
     """The stored tokens of a tokenizer in all segments, by their texts' digests."""
 
@@ -226,17 +244,19 @@ class _Known:
         self._order = np.argsort(digests[:, 0], kind="stable")
         self._sorted = digests[self._order]
 
-    def encode(self, contents: Sequence[str], digests: Array, tokenizer: Tokenizer) -> Tokenised:
-        """The tokens of texts; unknown texts are tokenised."""
+    def batch(self, contents: Sequence[str]) -> _Batch:
+        """A batch of texts, with those that are unknown and must be tokenised."""
+        digests = _digests(contents)
         places = self._find(digests)
+        return _Batch(digests, places, [contents[i] for i in np.flatnonzero(places < 0).tolist()])
+
+    def whole(self, batch: _Batch, made: Tokenised) -> Tokenised:
+        """The tokens of all texts of a batch: those that are known, and those that were made."""
+        places = batch.places
         here = np.flatnonzero(places >= 0)
-        new = np.flatnonzero(places < 0)
         if not len(here):
-            return tokenizer.encode(contents, limit=self._limit)
-        parts, order = [], []
-        if len(new):
-            parts.append(tokenizer.encode([contents[i] for i in new.tolist()], limit=self._limit))
-            order.append(new)
+            return made
+        parts, order = [made], [np.flatnonzero(places < 0)]
         owners = np.searchsorted(self._starts, places[here], side="right") - 1
         for owner in np.unique(owners).tolist():
             own = here[owners == owner]
@@ -264,6 +284,48 @@ def _digests(contents: Sequence[str]) -> Array:
     return np.frombuffer(found, "<u8").reshape(-1, 2)
 
 
+# -- who tokenises
+# ------------------------------------------------------------------------------------------------------------
+
+#: The tokens of lists of texts, in their order.
+_Encoded = Callable[[Iterable[list[str]]], Iterator[Tokenised]]
+
+
+@contextmanager
+def _encoding(tokenizer: Tokenizer, limit: int, on: Cluster | None) -> Iterator[_Encoded]:
+    if on is None:
+        yield lambda texts: (tokenizer.encode(each, limit=limit) for each in texts)
+        return
+    with on.start(Tokenising.of(tokenizer, limit)) as workers:
+        yield lambda texts: (done.value for done in workers.map(texts))
+
+
+@dataclass(frozen=True)
+class Tokenising:
+    """The job: a tokenizer, as the files that it is read from, so that workers need no folder.
+
+    >>> from tamis.models.bundled import bundled_tokenizer
+    >>> Tokenising.of(bundled_tokenizer(), limit=512).start(cores=1)(["a sieve"]).ids.tolist()
+    [1037, 9033, 18697]
+    """
+
+    files: Mapping[str, bytes]
+    limit: int
+    uses_gpu = False
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, limit: int) -> Tokenising:
+        paths = (tokenizer.folder / name for name in FILES)
+        return cls({path.name: path.read_bytes() for path in paths if path.is_file()}, limit)
+
+    def start(self, cores: int) -> Callable[[Sequence[str]], Tokenised]:
+        with TemporaryDirectory() as folder:
+            for name, content in self.files.items():
+                (Path(folder) / name).write_bytes(content)
+            tokenizer = Tokenizer(folder)
+        return partial(tokenizer.encode, limit=self.limit)
+
+
 # by tokenizer and limit, for every segment of an open index
 _OPENED: WeakKeyDictionary[Segment, dict[tuple[str, int], SegmentTokens]] = WeakKeyDictionary()
 
@@ -275,6 +337,7 @@ def _write(
     limit: int,
     known: _Known,
     lock: FolderLock,
+    encoded: _Encoded,
     progress: Callable[[int], object] | None,
 ) -> None:
     """Tokenise a segment's documents into a folder that gets its name when it is complete."""
@@ -287,7 +350,7 @@ def _write(
         new.mkdir()
         mark(new, new.name, path.name)
         try:
-            columns = _write_columns(new, segment, tokenizer, known, progress)
+            columns = _write_columns(new, segment, tokenizer, known, encoded, progress)
             TokensInfo(texts_digest(segment), limit, columns).write(new / "tokens.json")
             lock.check()
             replace_folder(path, new)
@@ -301,22 +364,30 @@ def _write_columns(
     segment: Segment,
     tokenizer: Tokenizer,
     known: _Known,
+    encoded: _Encoded,
     progress: Callable[[int], object] | None,
 ) -> dict[str, ColumnInfo]:
     writer = ColumnWriter(folder / "ids", "u2" if tokenizer.vocabulary <= 1 << 16 else "u4")
     offsets, lengths = [np.zeros(1, np.int64)], [np.zeros(0, np.int64)]
     digests = [np.zeros((0, 2), np.uint64)]
     try:
-        for start in range(0, len(segment), _BATCH):
-            numbers = range(start, min(start + _BATCH, len(segment)))
-            contents = [segment.store.document(number).contents for number in numbers]
-            digests.append(_digests(contents))
-            batch = known.encode(contents, digests[-1], tokenizer)
-            offsets.append(batch.offsets[1:] + writer.count)
-            lengths.append(batch.lengths)
-            writer.append(batch.ids)
+        under_way: deque[_Batch] = deque()
+
+        def texts() -> Iterator[list[str]]:
+            for start in range(0, len(segment), _BATCH):
+                numbers = range(start, min(start + _BATCH, len(segment)))
+                under_way.append(known.batch([segment.store.document(n).contents for n in numbers]))
+                yield under_way[-1].new
+
+        for made in encoded(texts()):
+            batch = under_way.popleft()
+            tokens = known.whole(batch, made)
+            digests.append(batch.digests)
+            offsets.append(tokens.offsets[1:] + writer.count)
+            lengths.append(tokens.lengths)
+            writer.append(tokens.ids)
             if progress:
-                progress(len(numbers))
+                progress(len(tokens))
         columns = {"ids": writer.close()}
     except BaseException:
         writer.discard()

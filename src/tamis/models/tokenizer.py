@@ -45,6 +45,8 @@ _NAMES = {
 _PANIC = "PanicException"  # raised by the library's Rust code; not an Exception, and cannot be imported
 _RARE = "\ue000 \U000f0000"  # characters in no vocabulary
 _NAMES_IN = ("tokenizer_config.json", "special_tokens_map.json")
+#: All that a tokenizer is read from.
+FILES = ("tokenizer.json", *_NAMES_IN)
 
 
 class Tokenizer:
@@ -153,7 +155,7 @@ def open_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
 def _files_digest(folder: Path) -> bytes:
     """A digest of all files that a tokenizer is read from."""
     digest = hashlib.sha256()
-    for name in ("tokenizer.json", *_NAMES_IN):
+    for name in FILES:
         path = folder / name
         digest.update(hashlib.sha256(path.read_bytes() if path.is_file() else b"").digest())
     return digest.digest()

@@ -1,0 +1,244 @@
+"""Runs on Ray: the run file of one process, to the byte, whoever is killed; and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import tamis
+from tamis.cli import main
+from tamis.core.journal import count
+from tamis.formats import read_corpus
+
+pytest.importorskip("ray", reason="Ray is not installed")
+needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
+pytestmark = needs_proc
+
+DEMO = Path(tamis.__file__).parent / "demo_data"
+PIPELINE = "bm25 % 20 >> mono(model=mono-nano)"
+MARK = "TAMIS_TEST_RAY"
+
+#: Stages that order nothing: one ends its process when it gets a query, so many times; the other waits for
+#: ever when it gets the query that a file names.
+STAGES = """
+import os, signal, time
+from pathlib import Path
+from tamis import Role, Stage, stage
+
+@stage("stumble", role=Role.ORDERS)
+class Stumble(Stage):
+    def __init__(self, at: str, marks: str, times: int) -> None:
+        self.at, self.marks, self.times = at, marks, times
+
+    def apply(self, rankings, depth=None):
+        died = len(list(Path(self.marks).iterdir()))
+        if died < self.times and self.at in [ranking.query.id for ranking in rankings]:
+            Path(self.marks, str(died)).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return list(rankings)
+
+@stage("stall", role=Role.ORDERS)
+class Stall(Stage):
+    def __init__(self, file: str) -> None:
+        self.file = file
+
+    def apply(self, rankings, depth=None):
+        while Path(self.file).read_text() in [ranking.query.id for ranking in rankings]:
+            time.sleep(1)
+        return list(rankings)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index, the run of one process, and a package with a stage that kills."""
+    folder = tmp_path_factory.mktemp("ray")
+    tamis.Index.build(read_corpus(DEMO / "corpus.jsonl.gz"), folder / "idx")
+    assert main(arguments(folder, folder / "local.run")) == 0
+    package = folder / "package" / "stumble-0.1.dist-info"
+    package.mkdir(parents=True)
+    (folder / "package" / "stumble.py").write_text(STAGES)
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: stumble\nVersion: 0.1\n")
+    (package / "entry_points.txt").write_text(
+        "[tamis.stages]\nstumble = stumble:Stumble\nstall = stumble:Stall\n"
+    )
+    return folder
+
+
+@pytest.fixture
+def tamis_process(folder: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts the command in a process of its own, and sees that it leaves no processes and no files."""
+    mark = uuid.uuid4().hex
+    path = os.pathsep.join([str(folder / "package"), *filter(None, sys.path)])
+    before = left_files()
+
+    def start(*command: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tamis", *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            env={**os.environ, "PYTHONPATH": path, MARK: mark},
+            start_new_session=True,  # as a shell does it, so that a Ctrl-C can be sent to all
+        )
+
+    yield start
+    wait_until(lambda: not with_mark(mark))
+    wait_until(lambda: left_files() == before)
+
+
+def left_files() -> set[Path]:
+    return {*Path(tempfile.gettempdir()).glob("tamis-ray-*"), *Path("/tmp").glob("tamis-ray-*")}
+
+
+def with_mark(mark: str) -> list[str]:
+    """The processes that a command has started, however they were started."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{MARK}={mark}".encode() in (process / "environ").read_bytes():
+                found.append((process / "cmdline").read_text())
+        except OSError:  # it has ended
+            continue
+    return found
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def arguments(folder: Path, run: Path, *more: str, pipeline: str = PIPELINE) -> list[str]:
+    queries = str(DEMO / "queries.jsonl")
+    return ["run", str(folder / "idx"), queries, "-o", str(run), "-p", pipeline, *more]
+
+
+def stumbling(marks: Path, times: int) -> str:
+    marks.mkdir()
+    return f'{PIPELINE} >> stumble(at="{query(10)}", marks="{marks}", times={times})'
+
+
+def query(number: int) -> str:
+    return str(json.loads((DEMO / "queries.jsonl").read_text("utf-8").splitlines()[number])["_id"])
+
+
+def test_a_worker_that_is_killed_twice_changes_nothing(
+    folder: Path, tmp_path: Path, tamis_process: Callable[..., subprocess.Popen[str]]
+) -> None:
+    run, cache = tmp_path / "a.run", tmp_path / "scores.db"
+    pipeline = stumbling(tmp_path / "marks", times=2)
+    more = ["--on", "ray", "--workers", "2", "--cache", str(cache), "--json"]
+    done = tamis_process(*arguments(folder, run, *more, pipeline=pipeline))
+    out, err = done.communicate(timeout=300)
+    assert done.returncode == 0 and err == ""
+    about = json.loads(out)  # nothing of Ray's is between
+    assert run.read_bytes() == (folder / "local.run").read_bytes()
+    assert about["cluster"]["restarts"] == 2 == len(list((tmp_path / "marks").iterdir()))
+    assert sum(each["queries"] for each in about["cluster"]["workers"]) == 140
+    assert all(each["queries_per_second"] > 0 for each in about["cluster"]["workers"])
+    assert cache.exists() and not run.with_name("a.run.journal").exists()
+
+
+def test_a_batch_that_kills_every_worker_is_an_error(
+    folder: Path, tmp_path: Path, tamis_process: Callable[..., subprocess.Popen[str]]
+) -> None:
+    run, pipeline = tmp_path / "a.run", stumbling(tmp_path / "marks", times=9)
+    done = tamis_process(*arguments(folder, run, "--on", "ray", "--workers", "2", pipeline=pipeline))
+    out, err = done.communicate(timeout=300)
+    assert (done.returncode, out) == (2, "")
+    assert err.startswith("error: 3 workers were ended by the batch of the queries ")
+    assert err.count("\n") == 1
+    assert count(tmp_path / "a.run.journal") == 8  # the batch before
+
+
+def test_interrupted_killed_and_resumed(
+    folder: Path, tmp_path: Path, tamis_process: Callable[..., subprocess.Popen[str]]
+) -> None:
+    run, journal, stalls = tmp_path / "a.run", tmp_path / "a.run.journal", tmp_path / "stalls"
+    pipeline = f'{PIPELINE} >> stall(file="{stalls}")'
+    size = 0
+    for kill, at in ((signal.SIGINT, 10), (signal.SIGKILL, 70)):
+        stalls.write_text(query(at))
+        more = ["--on", "ray", *(["--resume"] if size else [])]
+        process = tamis_process(*arguments(folder, run, *more, pipeline=pipeline))
+        wait_until(lambda: process.poll() is not None or size_of(journal) > size)  # noqa: B023
+        if kill is signal.SIGINT:
+            os.killpg(process.pid, kill)  # as a terminal does it
+        else:
+            process.kill()
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == (130 if kill is signal.SIGINT else -kill), err
+        assert "Traceback" not in err
+        size = size_of(journal)
+    stalls.write_text("")
+    more = ["--on", "ray", "--resume", "--json"]
+    done = tamis_process(*arguments(folder, run, *more, pipeline=pipeline))
+    out, err = done.communicate(timeout=300)
+    assert done.returncode == 0, err
+    assert 8 < json.loads(out)["resumed"] < 72
+    assert run.read_bytes() == (folder / "local.run").read_bytes()
+
+
+def size_of(journal: Path) -> int:
+    return journal.stat().st_size if journal.exists() else 0
+
+
+def test_tokens_are_those_of_one_process(
+    folder: Path, tmp_path: Path, tamis_process: Callable[..., subprocess.Popen[str]]
+) -> None:
+    for name in ("local", "ray"):
+        shutil.copytree(folder / "idx", tmp_path / name)
+        shutil.rmtree(tmp_path / name / "tokens", ignore_errors=True)
+    assert main(["tokens", str(tmp_path / "local")]) == 0
+    done = tamis_process("tokens", str(tmp_path / "ray"), "--on", "ray")
+    _, err = done.communicate(timeout=300)
+    assert (done.returncode, err) == (0, "")
+    kept = files(tmp_path / "local" / "tokens")
+    assert len(kept) > 4 and kept == files(tmp_path / "ray" / "tokens")
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    drawn = ("lock", "tamis.marker")  # which has the name of the folder while it was written
+    paths = (path for path in folder.rglob("*") if path.is_file() and path.name not in drawn)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+def test_an_error_in_a_worker_is_one_line(
+    folder: Path, tmp_path: Path, tamis_process: Callable[..., subprocess.Popen[str]]
+) -> None:
+    errors = []
+    for more in ([], ["--on", "ray", "--workers", "1"]):
+        wrong = "bm25 >> duo(model=mono-nano)"
+        done = tamis_process(*arguments(folder, tmp_path / "a.run", *more, pipeline=wrong))
+        errors.append((done.communicate(timeout=300), done.wait()))
+    assert errors[0] == errors[1]
+    assert errors[0][1] == 2 and errors[0][0][1].startswith("error: duo needs three segment types")
+
+
+def test_no_cluster_at_the_address(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments(folder, tmp_path / "a.run", "--on", "ray:127.0.0.1:1")) == 2
+    assert "nothing answers at 127.0.0.1:1 (Connection refused)" in capsys.readouterr().err
+    assert main(arguments(folder, tmp_path / "a.run", "--on", "ray", "--dry-run")) == 2
+    assert "--dry-run measures this machine" in capsys.readouterr().err
+
+
+def test_without_ray(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tamis.core.ray_runtime.find_spec", lambda name: None)
+    assert main(arguments(folder, tmp_path / "a.run", "--on", "ray")) == 2
+    assert capsys.readouterr().err.startswith("error: Ray is not installed: pip install")
