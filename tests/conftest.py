@@ -141,16 +141,17 @@ finally:
 _COMMAND = "import sys; from tamis.cli import main; sys.exit(main())"
 
 
-@pytest.fixture
-def two_processes(tmp_path: Path) -> Callable[..., str]:
+@pytest.fixture(scope="session")
+def two_processes(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     """Runs the command, or another script, in two processes that torch starts; what they print."""
     pytest.importorskip("torch")
 
     def run(*arguments: str, script: str = _COMMAND) -> str:
-        (tmp_path / "one_of_two.py").write_text(_ONE_OF_TWO)
-        (tmp_path / "script.py").write_text(script)
+        folder = tmp_path_factory.mktemp("two_processes")
+        (folder / "one_of_two.py").write_text(_ONE_OF_TWO)
+        (folder / "script.py").write_text(script)
         launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
-        files = [str(tmp_path / name) for name in ("one_of_two.py", "script.py")]
+        files = [str(folder / name) for name in ("one_of_two.py", "script.py")]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         # new interpreters, not forks of this one: the threads that torch has started here would be missing
         done = subprocess.run(

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -205,6 +206,30 @@ def test_figures_are_those_that_were_measured() -> None:
         mono = model["mono, eager"]
         assert f"{mono['pairs_per_s']:,.0f} ({mono['of_ceiling']:.0%})" in page
         assert f" {model['mono, k0 = 1,000']['ms']:.1f} |" in page
+
+
+def test_what_scaling_is_worked_out_from_was_measured() -> None:
+    page, results = REPOSITORY / "docs" / "how-to" / "scale.md", REPOSITORY / "bench" / "results"
+    inputs = next(block.body for block in blocks(page) if block.language == "python")
+    found: dict[str, Any] = {}
+    exec(inputs, found)
+    index = json.loads((results / "scale_index.json").read_text())[-1]
+    measured = index["engines"]["tamis"]
+    assert found["PASSAGES"] == index["documents"]
+    assert found["INDEX_GB"] == round(measured["index_mb"] / 1000, 3)
+    assert found["BUILD_CORE_S"] == round(measured["cpu_s"], 1)
+    for name in ("P50", "P99"):
+        assert found[f"{name}_S"] == round(measured[f"{name.lower()}_ms_k1000"] / 1000, 6)
+    models = json.loads((results / "rerank_gpu.json").read_text())["models"]
+    for model, seconds in found["GPU_S"].items():
+        for candidates, value in seconds.items():
+            assert value == round(models[model.lower()][f"mono, k0 = {candidates:,}"]["ms"] / 1000, 6)
+    alone = json.loads((results / "interactive.json").read_text())["sets"]["passages"]["engines"]
+    names = {"mono": "mono alone", "mono-nano": "first reader alone"}
+    assert found["CORE_S"] == {name: round(alone[names[name]]["median_seconds"], 4) for name in names}
+    texts = (REPOSITORY / "docs" / "index-files.md").read_text(encoding="utf-8")
+    sizes = re.search(r"take ([\d.]+) MB on the disk, of which\s+searching reads ([\d.]+) MB", texts)
+    assert sizes and found["SEARCHED"] == round(float(sizes[2]) / float(sizes[1]), 3)
 
 
 def test_the_readme_stays_short() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tamis.cli.arguments import ArgumentParser
-from tamis.cli.training import Shown, check_out, resumable, say, training_arguments
+from tamis.cli.training import check_out, resumable, say, training_arguments, watch
 from tamis.core.runtime import Device
 
 
@@ -26,6 +26,6 @@ def main(recipe: Path, out: Path, resume: bool, device: Device, json: bool) -> N
     from tamis.train.distillation import distill
 
     with resumable(out, resume):
-        result = distill(plan, out, device=device, resume=resume, watch=Shown())
+        result = distill(plan, out, device=device, resume=resume, watch=watch())
     dev = plan.ranker and plan.ranker.dev
     say(result, out, dev.measure if dev else "", json)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tamis.cli.arguments import ArgumentParser
-from tamis.cli.training import Shown, check_out, resumable, say, training_arguments
+from tamis.cli.training import check_out, resumable, say, training_arguments, watch
 from tamis.core.runtime import Device
 
 
@@ -26,5 +26,5 @@ def main(recipe: Path, out: Path, resume: bool, device: Device, json: bool) -> N
     from tamis.train.pretrain_task import pretrain
 
     with resumable(out, resume):
-        result = pretrain(plan, out, device=device, resume=resume, watch=Shown())
+        result = pretrain(plan, out, device=device, resume=resume, watch=watch())
     say(result, out, "", json)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tamis.cli.arguments import ArgumentParser
-from tamis.cli.training import Shown, check_out, resumable, say, say_folds, training_arguments
+from tamis.cli.training import check_out, resumable, say, say_folds, training_arguments, watch
 from tamis.core.runtime import Device
 
 
@@ -27,9 +27,9 @@ def main(recipe: Path, out: Path, resume: bool, device: Device, json: bool) -> N
         if plan.folds is not None:
             from tamis.train.folds import train_folds
 
-            say_folds(train_folds(plan, out, device=device, resume=resume, watch=Shown()), measure, json)
+            say_folds(train_folds(plan, out, device=device, resume=resume, watch=watch()), measure, json)
             return
         from tamis.train.ranking import train_by_recipe
 
-        result = train_by_recipe(plan, out, device=device, resume=resume, watch=Shown())
+        result = train_by_recipe(plan, out, device=device, resume=resume, watch=watch())
     say(result, out, measure, json)

@@ -77,7 +77,7 @@ def resumable(out: Path, resume: bool) -> Iterator[None]:
     def begun(name: Path | str) -> bool:
         return (out / name).exists() or any(out.glob(f"*/{Path(name).as_posix()}"))
 
-    if resume and not begun(STATE) and not begun(LAST):
+    if resume and _first() and not begun(STATE) and not begun(LAST):
         if begun(BEST) or begun(LOG):
             note(f"{out} contains {BEFORE}: it is started again")
         else:  # perhaps the folder's name is mistyped
@@ -85,7 +85,7 @@ def resumable(out: Path, resume: bool) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        if begun(STATE):
+        if _first() and begun(STATE):
             note(f"{out}: the same command with --resume continues from the last checkpoint")
         raise
 
@@ -125,6 +125,11 @@ def _line(result: Result, measure: str) -> str:
 def _first() -> bool:
     """Of several processes, the first one speaks."""
     return os.environ.get("RANK", "0") == "0"
+
+
+def watch() -> Watch:
+    """What the terminal, or a log, shows of a job."""
+    return Shown() if _first() else Watch()
 
 
 class Shown(Watch):

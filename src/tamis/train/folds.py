@@ -52,7 +52,7 @@ from tamis.rank.given_run import GivenRun
 from tamis.storage.files import atomic_write, make_folder, open_bytes, read_text, storage_errors
 from tamis.train.dev import texts_of_candidates
 from tamis.train.gains import gains_fingerprint, read_gains
-from tamis.train.loop import Result
+from tamis.train.loop import SHARE, Result
 from tamis.train.processes import Processes, own_device
 from tamis.train.ranking import train_by_recipe
 from tamis.train.recipe import Data, Dev, Folds, Recipe
@@ -105,7 +105,7 @@ def train_folds(
             told = _OfFold(watch, f"Fold {number} of {len(folds)}")
             mine = fold_recipe(recipe, fold)
             digest = _digest(mine, contents)
-            results.append(_trained(mine, digest, folder, device, resume, told, processes.first))
+            results.append(_trained(mine, digest, folder, device, resume, told, processes))
     run = out / RUN
     if processes.first:
         pipelines = [template.replace("{model}", json.dumps(str(result.model))) for result in results]
@@ -243,9 +243,17 @@ def _check_out(out: Path, folders: Sequence[Path], folds: Sequence[Fold], resume
 
 
 def _trained(
-    recipe: Recipe, digest: str, folder: Path, device: str, resume: bool, watch: Watch, first: bool
+    recipe: Recipe,
+    digest: str,
+    folder: Path,
+    device: str,
+    resume: bool,
+    watch: Watch,
+    processes: Processes,
 ) -> Result:
-    if (done := _read_done(folder)) is not None:
+    done = _read_done(folder)
+    processes.require_same(done is None, f"another state in {folder} than the first process sees", SHARE)
+    if done is not None:
         before, result = done
         if before != digest:
             raise InputError(
@@ -259,7 +267,7 @@ def _trained(
         result = train_by_recipe(recipe, folder, device=device, resume=resume, watch=watch)
     except InputError as error:
         raise InputError(f"{folder.name}: {error.problem}", remedy=error.remedy) from error
-    if first:
+    if processes.first:
         with atomic_write(folder / DONE, "w") as file:
             content = {**asdict(result), "model": result.model.name, "digest": digest}
             file.write(json.dumps(content, indent=1) + "\n")

@@ -34,6 +34,7 @@ from tamis.train.recipe import Optimiser, Run
 from tamis.train.state import BEST, LAST, Log, State, clear_remains, load_state, require_new, save_state
 
 Progress = Callable[[Mapping[str, Any]], object]
+SHARE = "use a folder that all machines share, or copy it to each of them"
 _AHEAD = 2  # steps whose batches are prepared while the device works
 
 
@@ -175,9 +176,21 @@ def fit(
     with storage_errors(folder):
         make_folder(folder)
     with Processes(task.device) as processes, torch.random.fork_rng(devices=_cards(task.device)):
+        processes.require_same(
+            task.identity,
+            "another recipe, other data or another model to start from than the first process has",
+            "give all machines the same files, at the same paths",
+        )
+        if processes.world > 1:  # before anything is written: a batch that they cannot share is an error
+            task.parts(0, processes.world - 1, processes.world)
         fitting = _Fitting(task, optimiser, run, folder, processes, evaluate_every, progress)
         if resume:
             fitting.load()
+        processes.require_same(
+            (fitting.step, fitting.best),
+            f"another state in {folder} than the first process sees",
+            SHARE,
+        )
         return fitting.run_through()
 
 

@@ -19,8 +19,8 @@ def own_places(groups: int, rank: int, world: int) -> range:
     """
     places = range(rank, groups, world)
     if not places:
-        remedy = "use a larger batch, or fewer devices"
-        raise InputError(f"{groups} groups for {world} processes", remedy=remedy)
+        some = "1 group" if groups == 1 else f"{groups} groups"
+        raise InputError(f"{some} for {world} processes", remedy="use a larger batch, or fewer devices")
     return places
 
 

@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'tamis[torch]'")
 
-from tamis.base.errors import TamisError  # noqa: E402
+from tamis.base.errors import InputError, TamisError  # noqa: E402
 from tamis.models.architecture import Architecture  # noqa: E402
 from tamis.models.architectures.birch import Birch  # noqa: E402
 from tamis.models.architectures.cascade import Cascade, CascadeSettings  # noqa: E402
@@ -26,6 +26,7 @@ from tamis.models.settings import changed  # noqa: E402
 from tamis.models.weights import stored_tensors, write_tensors  # noqa: E402
 from tamis.train import recipe  # noqa: E402
 from tamis.train.loop import Part, fit, parameter_groups, total_steps  # noqa: E402
+from tamis.train.processes import Processes  # noqa: E402
 from tamis.train.recipe import Optimiser, Run  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -222,3 +223,16 @@ def test_processes_wait_for_each_other_as_long_as_a_dev_run_may_take(
     two_processes(str(tmp_path), script=_TIMEOUT)
     for rank in (0, 1):
         assert float((tmp_path / f"seconds-{rank}").read_text()) >= 24 * 3600
+
+
+def test_what_several_processes_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    expected = (
+        "WORLD_SIZE is 2, and RANK, MASTER_ADDR, MASTER_PORT are missing: start the processes with torchrun"
+    )
+    with pytest.raises(InputError, match=expected), Processes(torch.device("cpu")):
+        pass
+    with pytest.raises(InputError, match=r"several processes cannot share an Apple GPU: .+ --device cpu"):
+        Processes(torch.device("mps"))
