@@ -136,7 +136,7 @@ def test_sdm_in_parts_scores_as_in_one(
     rankings = [Ranking(Query("q", query)) for query in (QUERY, "kappa kappa iota", "alpha", "none at all")]
     expected = SDM(index).apply(rankings)
     monkeypatch.setattr(dependence, "_KEPT", kept)
-    monkeypatch.setattr(dependence, "_AT_ONCE", at_once)
+    monkeypatch.setattr(dependence, "AT_ONCE", at_once)
     found = SDM(index).apply(rankings)
     assert [each.ids for each in found] == [each.ids for each in expected]
     assert all(np.array_equal(a.scores, b.scores) for a, b in zip(found, expected, strict=True))
