@@ -105,7 +105,7 @@ def test_a_folder_of_tables(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", "id;body\n2;a\n")
     assert [document.id for document in read_corpus(tmp_path)] == ["2", "1"]
     write(tmp_path / "notes.txt", "note")
-    with pytest.raises(InputError, match=r"both .*\(a.csv and notes.txt\): give the format"):
+    with pytest.raises(InputError, match=r"such as notes.txt, .*such as a.csv: give the format"):
         read_corpus(tmp_path)
 
 
