@@ -262,7 +262,7 @@ def test_a_new_expression_leaves_the_focus_where_the_keys_take_it(page):
         return page.run("return document.activeElement.className || document.activeElement.id")
 
     assert write("bm25 % 8", keys.ENTER) == "expression"
-    assert write("bm25 % 7", keys.TAB) == "count"  # what comes after it
+    assert write("bm25 % 7", keys.TAB) == "where"  # what comes after it
     before = write("bm25 % 6", keys.SHIFT + keys.TAB + keys.NULL)  # among what is drawn again
     assert before == "add"
     assert page.run("return document.activeElement.isConnected")

@@ -75,6 +75,12 @@ def test_a_retriever_searches_an_index(index: Index, opened: bool) -> None:
     assert retriever.invoke("zebra") == []
 
 
+def test_a_retriever_obeys_a_condition(index: Index) -> None:
+    every = [each.id for each in TamisRetriever(index=index, pipeline="bm25").invoke(QUERY)]
+    found = TamisRetriever(index=index, pipeline="bm25", where=f"id != {every[0]}").invoke(QUERY)
+    assert [each.id for each in found] == every[1:]
+
+
 def test_both_in_a_chain(index: Index) -> None:
     reranker = TamisReranker(pipeline=SMALL, top_n=1)
     retriever = TamisRetriever(index=index, pipeline="bm25")

@@ -44,6 +44,12 @@ def test_a_retriever_searches_an_index(index: Index) -> None:
         assert len(retriever(none)) == 0
 
 
+def test_a_retriever_obeys_a_condition(index: Index) -> None:
+    found = TamisRetriever(index, "bm25 % 10", where="id != d0")(TOPICS)
+    every = TamisRetriever(index, "bm25 % 10")(TOPICS)
+    assert found.docno.tolist() == [each for each in every.docno if each != "d0"] != every.docno.tolist()
+
+
 def test_a_reranker_ranks_each_querys_rows() -> None:
     frame = results()
     before = frame.copy(deep=True)

@@ -44,6 +44,15 @@ class Ranked(NamedTuple):
     item: Candidate
     evidence: tuple[Span, ...] = ()
 
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What is known about the candidate beside its text: its own `metadata`, in whatever form it came."""
+        if isinstance(self.item, Ranked):  # by another stage
+            return self.item.metadata
+        own = (self.item, *_within(self.item, _RECORD))
+        found = (each for item in own if not isinstance(item, str) for each in _within(item, _NOTES))
+        return next((each for each in found if isinstance(each, Mapping)), {})
+
 
 @dataclass(frozen=True, slots=True)
 class Candidates:

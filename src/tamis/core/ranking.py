@@ -183,14 +183,20 @@ class Ranking:
         ('d2', 'd1')
         """
         given = np.asarray(scores, dtype=np.float64)
-        if self.query.where is not None and texts is not None:
-            from tamis.text.analyze import ENGLISH  # which few conditions need
-
-            places = getattr(texts, "analyzer", ENGLISH).places
-            left = [satisfies(self.query.where, texts.document(each), places) for each in ids]
-            ids, given = [each for each, kept in zip(ids, left, strict=True) if kept], given[left]
         found = replace(self, ids=tuple(ids), scores=given, texts=texts, origin=origin, evidence={})
-        return found.rescored(given, ScoreKind.RETRIEVAL)
+        return found.rescored(given, ScoreKind.RETRIEVAL).satisfying()
+
+    def satisfying(self) -> Ranking:
+        """Without the candidates that do not satisfy the condition of the query, if it has one: for a search
+        that does not obey it itself."""
+        if self.query.where is None or self.texts is None:
+            return self
+        from tamis.text.analyze import ENGLISH  # which few rankings need
+
+        where, texts = self.query.where, self.texts
+        places = getattr(texts, "analyzer", ENGLISH).places
+        left = [n for n, each in enumerate(self.ids) if satisfies(where, texts.document(each), places)]
+        return replace(self, ids=tuple(self.ids[n] for n in left), scores=self.scores[left])
 
     def rescored(self, scores: Array, kind: ScoreKind) -> Ranking:
         """The same candidates with new scores, in their new order.

@@ -91,6 +91,8 @@ def _check_kinds(leaf: Compare | OneOf, kinds: Collection[str]) -> None:
     remedy = f"compare it with {has}"
     if kinds == {"text"}:
         remedy = f'put quotes around the value: "{_plain(value)}"'
+        if kind == "number":
+            remedy += " (text compares letter by letter), or index the field as numbers"
     elif kinds == {"number"} and kind == "text":
         remedy = "write a number, without quotes"
     elif kinds == {"other"}:

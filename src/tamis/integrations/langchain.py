@@ -49,7 +49,8 @@ class TamisReranker(BaseDocumentCompressor):
 
 
 class TamisRetriever(BaseRetriever):
-    """Searches an index with a pipeline. The score is in the metadata, as `score`.
+    """Searches an index with a pipeline. The score is in the metadata, as `score`; `where` is a condition on
+    the documents.
 
     >>> import tempfile, tamis
     >>> index = tamis.Index.build([tamis.Document("d1", "a sieve")], tempfile.mkdtemp() + "/idx")
@@ -62,13 +63,14 @@ class TamisRetriever(BaseRetriever):
     index: Index | str | Path | None = None
     pipeline: str | Stage = "fast"
     k: int = 10
+    where: str | None = None
     _stage: Any = PrivateAttr()
 
     def model_post_init(self, context: Any, /) -> None:
         self._stage = searcher(self.index, self.pipeline) % self.k
 
     def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
-        found = self._stage(query)
+        found = self._stage(query, where=self.where)
         pairs = zip(found, found.documents() if found.ids else [], strict=True)
         return [
             Document(

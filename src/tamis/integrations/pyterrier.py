@@ -18,7 +18,7 @@ except ImportError as error:
 
 class TamisRetriever(pt.Transformer):
     """Searches an index for each query of a frame. With `text=True` what is found has its text, which a
-    reranker needs.
+    reranker needs; `where` is a condition on the documents.
 
     >>> import tempfile, tamis
     >>> index = tamis.Index.build([tamis.Document("d1", "a sieve")], tempfile.mkdtemp() + "/idx")
@@ -32,9 +32,10 @@ class TamisRetriever(pt.Transformer):
         pipeline: str | Stage = "bm25 % 1000",
         *,
         text: bool = False,
+        where: str | None = None,
     ) -> None:
         super().__init__()
-        self.stage, self.text = searcher(index, pipeline), text
+        self.stage, self.text, self.where = searcher(index, pipeline), text, where
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         """Queries in, results out: docno, score and rank (from 0) beside what is known of the query."""
@@ -43,7 +44,8 @@ class TamisRetriever(pt.Transformer):
         queries = inp.drop(columns=found, errors="ignore").drop_duplicates("qid")
         asked = [Query(str(qid), text) for qid, text in zip(queries["qid"], queries["query"], strict=True)]
         frames = []
-        for qid, ranking in zip(queries["qid"], self.stage.run(asked).values(), strict=True):
+        run = self.stage.run(asked, where=self.where)
+        for qid, ranking in zip(queries["qid"], run.values(), strict=True):
             columns = {"qid": qid, "docno": list(ranking.ids), "score": ranking.scores.astype("float64")}
             if self.text:
                 columns["text"] = [each.text for each in ranking.documents()] if ranking.ids else []

@@ -117,7 +117,7 @@ class GivenRun(Stage):
             )
         return replace(
             ranking, ids=found.ids, scores=found.scores, kind=found.kind, texts=self.texts, evidence={}
-        )
+        ).satisfying()
 
 
 def _add(seen: xxhash.xxh3_128, text: str) -> None:

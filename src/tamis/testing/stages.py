@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tamis.base.conditions import ID, Compare, Not, all_of
 from tamis.base.errors import TamisError
 from tamis.core.language import Call, Node, calls, parse
 from tamis.core.plan import rerankers, walk
@@ -50,6 +51,7 @@ def check_stage(stage: Stage, rankings: Sequence[Ranking], runtime: Runtime | No
         contract.is_deterministic()
         contract.takes_each_query_by_itself()
         contract.looks_no_deeper()
+        contract.obeys_conditions()
         contract.takes_nothing()
         contract.counts_its_cost()
         contract.scores_alike_from_a_cache()
@@ -112,6 +114,19 @@ class _Contract:
             heads = [each.head(depth) for each in self.found]
             shallow = [each.head(depth) for each in self.stage.apply(self.rankings, depth)]
             self.compare(shallow, f"with depth={depth}", heads)
+
+    def obeys_conditions(self) -> None:
+        """What a query's condition excludes is not found: `Ranking.found` leaves it out, `Index.search` takes
+        the condition."""
+        if self.stage.role is not Role.FINDS:
+            return
+        for old, new in zip(self.rankings, self.found, strict=True):
+            if len(new):
+                first = Not(Compare(ID, "=", new.ids[0]))
+                query = replace(old.query, where=all_of(old.query.where, first))
+                others = self.stage.apply([replace(old, query=query)])[0]
+                problem = f"it finds {new.ids[0]!r}, which the condition of query {old.query.id!r} excludes"
+                _require(self.stage, new.ids[0] not in others.ids, problem)
 
     def takes_nothing(self) -> None:
         stage = self.stage

@@ -384,3 +384,24 @@ def test_an_event_loop_goes_on_meanwhile() -> None:
 def test_errors_reach_the_event_loop() -> None:
     with pytest.raises(InputError, match="candidate 0 is int"):
         asyncio.run(Matched().arank("q", [3]))
+
+
+def test_what_is_known_about_a_candidate_comes_back() -> None:
+    class Node:
+        text, metadata = "a sieve", {"year": 4}
+
+    candidates = [
+        "a sieve",
+        Document("d", "a sieve", metadata={"year": 1}),
+        {"text": "a sieve", "metadata": {"year": 2}},
+        {"_id": "7", "_source": {"text": "a sieve", "meta": {"year": 3}}},
+        Node(),
+        {"text": "a sieve", "metadata": "2021"},
+    ]
+    ranked = Matched().rank("sieve", candidates)
+    by_place = {each.position: each.metadata for each in ranked}
+    known = [{}, {"year": 1}, {"year": 2}, {"year": 3}, {"year": 4}, {}]
+    assert [by_place[place] for place in range(6)] == known
+    assert [each.metadata for each in Matched().rank("sieve", ranked)] == [
+        by_place[each.position] for each in ranked
+    ]

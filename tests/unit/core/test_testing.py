@@ -82,6 +82,27 @@ def test_every_stage_keeps_to_the_contract(name: str, index: Index) -> None:
     check_stage(*example(name, index), Runtime(device="cpu", workers=1))
 
 
+class Deaf(Stage):
+    """Finds the same two documents, whatever the condition of a query says."""
+
+    name, role = "deaf", Role.FINDS
+
+    def __init__(self, index: Index) -> None:
+        self.index = index
+
+    def apply(self, rankings: Sequence[Ranking], depth: int | None = None) -> list[Ranking]:
+        scores, kind = np.array([2.0, 1.0]), ScoreKind.RETRIEVAL
+        return [
+            replace(each, ids=("d03", "d01"), scores=scores, kind=kind, texts=self.index).head(depth or 2)
+            for each in rankings
+        ]
+
+
+def test_a_search_that_ignores_the_condition_of_a_query(index: Index) -> None:
+    with pytest.raises(AssertionError, match="finds 'd03', which the condition of query 'q' excludes"):
+        check_stage(Deaf(index), [Ranking(Query("q", "king"))])
+
+
 def test_a_stage_says_what_it_is_for() -> None:
     roles = {role: [name for name in BUILT_IN if role_of(name) is role] for role in Role}
     assert roles[Role.FINDS] == ["bm25", "ql", "tfidf", "sdm", "rm3"]

@@ -81,10 +81,12 @@ const asleep = (seconds, signal) =>
     signal.addEventListener("abort", () => reject(signal.reason));
   });
 
-/** A server that is busy, or has only just started, is asked a second time when it says. `arrived`, if any, is
- *  told of each ranking before the last. */
-export async function search(query, pipeline, k, signal, arrived = null) {
-  const body = { query, pipeline: pipeline || null, k, trace: true };
+/** The results of a state by one of its pipelines. A server that is busy, or has only just started, is asked a
+ *  second time when it says. `arrived`, if any, is told of each ranking before the last. */
+export async function search({ q, where, syntax, k }, pipeline, signal, arrived = null) {
+  const body = { query: q, pipeline: pipeline || null, k, trace: true };
+  if (where) body.where = where;
+  if (syntax) body.syntax = syntax;
   const once = () =>
     arrived && canStream() ? postStages("search", body, signal, arrived) : post("search", body, signal);
   try {
@@ -96,7 +98,9 @@ export async function search(query, pipeline, k, signal, arrived = null) {
   }
 }
 
-export const explain = (query, id, pipeline, signal) => post("explain", { query, id, pipeline }, signal);
+/** Why a document stands where it does in an answer. */
+export const explain = ({ query, where, pipeline }, id, signal) =>
+  post("explain", { query, id, pipeline, ...(where ? { where } : {}) }, signal);
 
 /** A part of a document: {start, length}, and the places of the words of `query` in all of it. */
 export function fetchDocument(id, { start, length, query }, signal) {

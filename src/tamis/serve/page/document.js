@@ -207,7 +207,7 @@ function look(node) {
 
 /** What each term of the query adds, where the server can say. */
 async function terms(id, answer) {
-  const explained = await api.explain(answer.query, id, answer.pipeline, asking.signal).catch((error) => {
+  const explained = await api.explain(answer, id, asking.signal).catch((error) => {
     if (error.name === "AbortError") throw error;
     return { terms: [] }; // the document is there: what it is worth is extra
   });

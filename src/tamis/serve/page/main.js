@@ -5,6 +5,7 @@ import { Compare, difference } from "./compare.js";
 import { Controls } from "./controls.js";
 import * as reader from "./document.js";
 import { byId, counted, el, milliseconds, whole } from "./dom.js";
+import * as filter from "./filter.js";
 import { listen } from "./keys.js";
 import * as latency from "./latency.js";
 import { redraw } from "./move.js";
@@ -85,6 +86,7 @@ function showControls() {
   byId("controls-b").hidden = !state.b;
   document.body.classList.toggle("comparing", Boolean(state.b));
   byId("pipeline-text").textContent = state.b ? `${pipelineA()}  |  ${state.b}` : pipelineA();
+  filter.show(state);
   controls.a.render(pipelineA());
   if (state.b) controls.b.render(state.b);
 }
@@ -104,7 +106,7 @@ async function search() {
     showAnswers(begun);
     begun = true;
   };
-  const ask = (pipeline, arrived) => api.search(state.q, pipeline, state.k, mine.signal, arrived);
+  const ask = (pipeline, arrived) => api.search(state, pipeline, mine.signal, arrived);
   try {
     // of two pipelines there is nothing to compare before both are done
     const [a, b] = await Promise.all([
@@ -312,7 +314,8 @@ function showOpen() {
   const holds = (answer) => answer?.results.some((result) => result.id === state.open);
   // a link to an open document: its words are marked once the search is there
   if (state.q && !answers) return;
-  reader.show(state.open, holds(answers?.b) && !holds(answers?.a) ? answers.b : answers?.a, state.q);
+  const answer = holds(answers?.b) && !holds(answers?.a) ? answers.b : answers?.a;
+  reader.show(state.open, answer, answer?.query ?? state.q);
 }
 
 /** The other side of a comparison, to begin with: what the later stages are worth. */
@@ -352,6 +355,7 @@ async function start() {
     a: new Controls(byId("controls-a"), "Pipeline A", info, (text) => go({ a: same(text) })),
     b: new Controls(byId("controls-b"), "Pipeline B", info, (text) => go({ b: text })),
   };
+  filter.start(info, (changes) => go({ ...changes, doc: "", open: "" }));
   byId("query").value ||= state.q;
   showControls();
   search();

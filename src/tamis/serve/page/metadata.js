@@ -23,6 +23,27 @@ function shortened(value) {
   return text.length > LONGEST ? `${[...text.slice(0, LONGEST)].join("").trimEnd()}…` : text;
 }
 
+const BRIEF = 4; // fields in a line of a list of results,
+const WORDS = 40; // and characters of a value there
+
+/** The first fields in one line; none where there is nothing short. An address is left to the document. */
+export function brief(metadata) {
+  const entries = Object.entries(metadata ?? {}).filter(
+    ([name, value]) => name !== "url" && value !== null && value !== "" && plain(value) !== "",
+  );
+  if (!entries.length) return null;
+  const fact = ([name, value]) => el("span", {}, `${name} `, el("b", {}, cut(plain(value))));
+  return el("p", { class: "known" }, ...entries.slice(0, BRIEF).map(fact));
+}
+
+/** A value as words: of a list what is in it, of an object nothing. */
+function plain(value) {
+  if (Array.isArray(value)) return value.map(plain).filter(Boolean).join(", ");
+  return typeof value === "object" ? "" : String(value);
+}
+
+const cut = (text) => (text.length > WORDS ? `${[...text.slice(0, WORDS)].join("").trimEnd()}…` : text);
+
 /** A link, where the metadata have a `url`, and a list of all. */
 export function factsOf(metadata) {
   const entries = Object.entries(metadata).filter(([, value]) => value !== null && value !== "");

@@ -1,6 +1,7 @@
 // The list of results: one card a document.
 import { card, snippetNode, sourceNode, titleOf } from "./card.js";
 import { el, score } from "./dom.js";
+import { brief } from "./metadata.js";
 import { term } from "./terms.js";
 
 /** Where a document stood: [{stage, rank}], with a rank of null from where it was no longer kept. */
@@ -51,7 +52,8 @@ function row(result, stages, actions) {
     el("span", { class: "id" }, result.id),
     several ? follow(result, actions) : null,
   );
-  return card(result, actions, { lines: snippetNode(result), children: [sourceNode(result), facts] });
+  const children = [sourceNode(result), brief(result.metadata), facts];
+  return card(result, actions, { lines: snippetNode(result), children });
 }
 
 export function render(list, answer, actions) {
