@@ -17,6 +17,7 @@ from tamis.cli import main
 from tamis.formats import read_corpus, read_qrels, read_queries
 from tamis.train.bases import bundled_for
 
+REPOSITORY = Path(__file__).parents[2]
 DEMO = Path(package.__file__).parent / "demo_data"
 Tamis = Callable[..., tuple[int, str, str]]
 
@@ -107,6 +108,13 @@ def test_no_hint_names_an_extra_that_pip_may_not_find() -> None:
     """Before tamis is on an index, `pip install 'tamis[torch]'` finds nothing, or the package of another."""
     for path in (DEMO.parent).rglob("*.py"):
         assert not re.search(r"pip install '?tamis\b", path.read_text(encoding="utf-8")), path
+
+
+def test_no_page_names_an_extra_that_pip_may_not_find() -> None:
+    """The quick start says once what to write where an index has tamis."""
+    for path in [REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")]:
+        once = int(path.name == "quick-start.md")
+        assert path.read_text(encoding="utf-8").count("tamis[") == once, path
 
 
 def test_a_misspelt_recipe(tamis: Tamis) -> None:

@@ -19,7 +19,7 @@ from tamis.core.pool import ModelPool
 from tamis.core.ranking import Ranking, Run
 from tamis.core.registry import build, searches
 from tamis.core.runtime import Device, Precision, Runtime
-from tamis.formats import CorpusFormat, TopicField, read_candidates, read_corpus, read_queries
+from tamis.formats import CorpusFormat, LeftOut, TopicField, read_candidates, read_corpus, read_queries
 from tamis.formats.lines import check_column, check_columns
 from tamis.index.index import Index, index_of
 from tamis.rank.given_run import Corpus, Documents, GivenRun
@@ -178,6 +178,7 @@ def _check_queries(run: Run, known: Collection[str], queries: str) -> None:
 def texts_of_run(run: Run, corpus: Sequence[str], format: CorpusFormat | None) -> Corpus:
     """The index, or in memory those documents of the corpus that are in the run."""
     wanted = list(dict.fromkeys(doc_id for ranking in run.values() for doc_id in ranking.ids))
+    left_out = LeftOut()  # a damaged file that is no candidate does not matter
     texts: Index | Documents
     if (index := index_of(corpus)) is not None:
         texts = index
@@ -185,15 +186,16 @@ def texts_of_run(run: Run, corpus: Sequence[str], format: CorpusFormat | None) -
             prepare_kernel()
         unknown = texts.missing(wanted)
     else:
-        documents = read_corpus(*corpus, format=format)
+        documents = read_corpus(*corpus, format=format, left_out=left_out)
         with doing("Reading the corpus"):
             texts = Documents(documents, only=wanted)
         unknown = [doc_id for doc_id in wanted if doc_id not in texts]
     if unknown:
-        raise InputError(
-            f"{' '.join(corpus)} has no text for {_of(unknown, len(wanted), 'document')} of the run",
-            remedy="give the corpus that the run was made from",
-        )
+        problem = f"{' '.join(corpus)} has no text for {_of(unknown, len(wanted), 'document')} of the run"
+        if bad := left_out.bad.examples:
+            count = counted(left_out.bad.files, "file")
+            problem += f"; {count} of the corpus cannot be read, such as {bad[0]}"
+        raise InputError(problem, remedy="give the corpus that the run was made from")
     return texts
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -315,7 +317,10 @@ class EmbeddedIndex(Index):
 
 
 def _several(documents: Documents) -> Iterator[Document]:
-    """Refuse what cannot be gone through, such as a single document, before anything is written."""
+    """Refuse what holds no documents, such as a single one or a path, before anything is written."""
+    if isinstance(documents, str | PathLike):
+        problem = f"{quoted(os.fspath(documents))} is not a list of documents"
+        raise InputError(problem, remedy="read a file or a folder with tamis.formats.read_corpus(path)")
     if hasattr(documents, "collect"):  # a lazy frame
         return documents_of(documents)
     try:

@@ -29,6 +29,16 @@ def test_what_is_no_list_of_documents(tmp_path: Path, index: Index, documents: A
     assert len(index) == 2
 
 
+@pytest.mark.parametrize("path", ["corpus.jsonl", Path("corpus.jsonl")])
+def test_a_path_is_not_read_but_told_how(tmp_path: Path, index: Index, path: Any) -> None:
+    problem = r"'corpus.jsonl' is not a list of documents: read a file .* tamis\.formats\.read_corpus\(path\)"
+    with pytest.raises(InputError, match=problem):
+        Index.build(path, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(InputError, match=problem):
+        index.add(path)
+
+
 @pytest.mark.parametrize("queries", [None, [None], 3, ["sieve", 3]])
 def test_what_is_no_query(index: Index, queries: Any) -> None:
     with pytest.raises(
