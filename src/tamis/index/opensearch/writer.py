@@ -101,7 +101,14 @@ class ClusterWriter:
         """Send the document, with others, sooner or later; its place in the corpus is its version."""
         self.added += 1
         version = version_of(self.meta.runs, self.added, self.on_duplicate)
-        self.bulk.add(Entry.of(document, version))
+        try:
+            entry = Entry.of(document, version)
+        except InputError as error:
+            if not self.bulk.skip_refused:
+                raise
+            self.bulk.refuse(document.id, error.problem)
+            return
+        self.bulk.add(entry)
 
     def send(self) -> None:
         """Send the rest, and wait until all has arrived."""
@@ -238,16 +245,13 @@ def finish(
 def _check_count(
     documents: int, meta: Meta, outcome: Outcome, on_duplicate: OnDuplicate, address: Address
 ) -> None:
-    """Each document that was sent is there once. With `replace`, one whose answer was lost may have replaced
-    another, and what it replaced may be of this command before it was resumed."""
-    sure, unsure = outcome.created, outcome.confirmed + outcome.there
-    if on_duplicate == "replace":
-        least, most = meta.before + sure, meta.before + sure + unsure + outcome.replaced
-    else:
-        least = most = meta.before + sure + unsure
-    if not least <= documents <= most:
-        problem = f"{address} has acknowledged {most:,} documents and holds {documents:,}"
-        remedy = "check that nothing else writes to it and that no node was lost, then continue with --resume"
+    """What was acknowledged is there. With `replace`, a document whose answer was lost may have replaced
+    another."""
+    unsure = outcome.confirmed + outcome.there
+    least = meta.before + outcome.created + (0 if on_duplicate == "replace" else unsure)
+    if documents < least:
+        problem = f"{address} has acknowledged {least:,} documents and holds {documents:,}"
+        remedy = "check that no node was lost and nothing deletes documents, then continue with --resume"
         raise ClusterError(problem, remedy=remedy)
 
 
