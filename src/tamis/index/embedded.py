@@ -13,10 +13,10 @@ from tamis.base.arrays import Array
 from tamis.base.documents import Document
 from tamis.base.errors import InputError, UnknownDocumentError, quoted
 from tamis.base.interrupt import check
-from tamis.formats.records import Documents, documents_of
+from tamis.formats.records import Documents
 from tamis.index.commit import Commit
 from tamis.index.compiled import numba_installed
-from tamis.index.index import Index, TermContribution, check_search
+from tamis.index.index import Index, TermContribution, check_search, several
 from tamis.index.manifest import NAME, Manifest
 from tamis.index.place import Place, is_address
 from tamis.index.remains import remove_remains
@@ -80,21 +80,21 @@ class EmbeddedIndex(Index):
     # -- opening and changing
 
     @classmethod
-    def open(cls, place: Place) -> EmbeddedIndex:
+    def open(cls, path: Place) -> EmbeddedIndex:
         """The index in a folder as last committed."""
-        if is_address(place):
+        if is_address(path):
             raise InputError(
-                f"{place} is in a cluster, and this is for an index on disk alone",
+                f"{path} is in a cluster, and this is for an index on disk alone",
                 remedy="give the folder of an index",
             )
-        folder = Path(place)
+        folder = Path(path)
         return cls(folder, Commit.open(folder))
 
     @classmethod
     def build(
         cls,
         documents: Documents,
-        path: str | Path,
+        path: Place,
         *,
         analyzer: str = "english",
         positions: bool = False,
@@ -104,7 +104,7 @@ class EmbeddedIndex(Index):
         workers: int = 1,
     ) -> EmbeddedIndex:
         """See `Index.build`."""
-        folder, documents = Path(path), _several(documents)
+        folder, documents = Path(path), several(documents)
         if commit_every is not None and commit_every < 1:
             raise InputError(f"cannot commit every {commit_every} documents", remedy="use 1 or more, or None")
         with create(
@@ -146,7 +146,7 @@ class EmbeddedIndex(Index):
         self.refresh()
 
     def add(self, documents: Documents, *, on_duplicate: OnDuplicate = "error", workers: int = 1) -> None:
-        documents = _several(documents)
+        documents = several(documents)
         with self.writer(on_duplicate=on_duplicate, workers=workers) as writer:
             for document in documents:
                 writer.add(document)
@@ -301,18 +301,6 @@ class EmbeddedIndex(Index):
             from tamis.index.warm import warm
 
             warm(model.lengths)
-
-
-def _several(documents: Documents) -> Iterator[Document]:
-    """Refuse what cannot be gone through, such as a single document, before anything is written."""
-    if hasattr(documents, "collect"):  # a lazy frame
-        return documents_of(documents)
-    try:
-        iter(documents)
-        return documents_of(documents)
-    except TypeError:  # from callers without a type checker
-        problem = f"a {type(documents).__name__} is not a list of documents"
-        raise InputError(problem, remedy="give an iterable of tamis.Document(id, text)") from None
 
 
 def _located(commit: Commit, identity: str) -> tuple[Segment, int]:
