@@ -46,8 +46,8 @@ class Cluster:
         return self.connect().request(method, path, body, params=params, timeout=60)
 
     def delete(self, name: str) -> None:
-        for block in ("write", "read_only", "read_only_allow_delete"):
-            self._try("PUT", f"/{name}/_settings", {f"index.blocks.{block}": None})
+        blocks = ("write", "read_only", "read_only_allow_delete")
+        self._try("PUT", f"/{name}/_settings", {f"index.blocks.{block}": None for block in blocks})
         self._try("DELETE", f"/{name}")
 
     def _try(self, method: str, path: str, body: Any = None) -> None:

@@ -134,11 +134,13 @@ class Sender:
         on_duplicate: OnDuplicate,
         *,
         resumed: bool = False,
-        patience: float = PATIENCE,
+        skip_refused: bool = False,
+        patience: float | None = None,
         told: Callable[[TamisError], object] = lambda error: None,
     ) -> None:
         self._connection, self._rule, self._resumed = connection, on_duplicate, resumed
-        self._patience, self._told = patience, told
+        self._patience, self._told = PATIENCE if patience is None else patience, told
+        self.skip_refused = skip_refused
         self.limit = _largest_request(connection)
 
     def send(self, entries: Sequence[Entry]) -> Outcome:
@@ -275,6 +277,8 @@ class Sender:
         middle = len(entries) // 2
         for half in (entries[:middle], entries[middle:]):
             outcome.add(self.send(half))
+            if outcome.refused and not self.skip_refused:
+                break  # which ends the command
         return outcome
 
 
@@ -299,11 +303,9 @@ class Bulk:
         sender: Sender,
         workers: int,
         *,
-        skip_refused: bool = False,
         done: Callable[[int], object] = lambda documents: None,
     ) -> None:
         self._sender, self._workers, self._done = sender, workers, done
-        self.skip_refused = skip_refused
         self._entries: list[Entry] = []
         self._size = 0
         self._under_way = 0
@@ -312,6 +314,10 @@ class Bulk:
         self._results: Queue[Outcome | BaseException] = Queue()
         self._stopped = threading.Event()
         self.outcome = Outcome()
+
+    @property
+    def skips_refused(self) -> bool:
+        return self._sender.skip_refused
 
     def add(self, entry: Entry) -> None:
         """Raises what an earlier request has failed with, too."""
@@ -379,7 +385,7 @@ class Bulk:
         self._done(outcome.documents)
         if self.outcome.duplicate is not None:
             raise self.outcome.duplicate
-        if outcome.refused and not self.skip_refused:
+        if outcome.refused and not self.skips_refused:
             self._collect()
             raise self._refused()
 
