@@ -234,8 +234,8 @@ def test_documents_that_the_cluster_refuses_are_named(
     assert main(["index", str(path), "-o", address, "--resume"]) == 2
     (error,) = capsys.readouterr().err.splitlines()
     assert error.startswith(
-        "error: the cluster refuses 10 documents ('d0', 'd4', 'd8', 'd12', 'd16' and 5 more): failed to parse "
-        "field [metadata.year] of type [integer]"
+        "error: the cluster refuses 10 documents ('d0', 'd4', 'd8', 'd12', 'd16' and 5 more): failed to "
+        "parse field [metadata.year] of type [integer]"
     )
     assert error.endswith("repair them, or leave them out by --skip-bad; then continue with --resume")
     assert main(["index", str(path), "-o", address, "--resume", "--skip-bad"]) == 0
