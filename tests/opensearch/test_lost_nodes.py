@@ -72,9 +72,8 @@ def test_a_part_is_never_taken_for_the_whole(nodes: Cluster, monkeypatch: pytest
     assert len(index.bm25()("sieve")) == 60
     monkeypatch.setattr(asking, "_PATIENCE", 3.0)
     nodes.kill(nodes.hosts[1])
-    with pytest.raises(
-        ClusterError, match="shards of opensearch://.*/alone have answered.*: check the cluster"
-    ):
+    said = r"shards of opensearch://.*/alone have answered.*: check the cluster"
+    with pytest.raises(ClusterError, match=said):
         index.bm25()("sieve")
     with pytest.raises(ClusterError, match="alone"):
         index.missing([document.id for document in documents])

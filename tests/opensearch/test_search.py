@@ -320,11 +320,11 @@ def test_many_queries_are_asked_together(
     assert requests() == ["_msearch"]
     (index.bm25() % 10 >> RM3() % 10).run(some)
     first, terms = requests(), len(index._state.df)
-    assert first.count("_mget") == 4  # of the documents of 16 queries each
+    assert first.count("_mget") == 7  # of the documents of 10 queries each
     assert terms > 1000 and first.count("_msearch") < 20  # and the counts of that many terms
     (index.bm25() % 10 >> RM3() % 10).run(some)
     again = requests()
-    assert (again.count("_mget"), again.count("_msearch")) == (4, 2)  # the counts are known
+    assert (again.count("_mget"), again.count("_msearch")) == (7, 2)  # the counts are known
 
 
 # -- the commands

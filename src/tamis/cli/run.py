@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tamis.base.errors import InputError
 from tamis.cli.arguments import ArgumentParser, at_least_one, index_argument, pipeline_argument
+from tamis.cli.console import warn
 from tamis.cli.job import finish, job_arguments, journal_of, ranked
 from tamis.cli.outputs import check_cache, check_run_output, named_in
 from tamis.core.language import parse
@@ -78,4 +79,6 @@ def main(
         "query_file": queries,
         "field": field,
     }
+    if opened.is_live and opened.refresh():
+        warn(f"{index} has changed meanwhile: some queries were searched in other documents than others")
     finish(result, stage, output, about, tag=tag, journal=journal, json=json)

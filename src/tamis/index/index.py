@@ -16,6 +16,7 @@ from tamis.base.arrays import Array
 from tamis.base.documents import Document
 from tamis.base.errors import InputError, quoted
 from tamis.base.interrupt import check
+from tamis.core.ranking import each_document
 from tamis.formats.records import Documents, documents_of
 from tamis.index.manifest import is_index
 from tamis.index.place import Place, is_address
@@ -216,10 +217,6 @@ class Index(ABC):
         """`search` for several weighted bags of terms."""
         return [self.search(bag, model, k, only=only, without=without, backend=backend) for bag in bags]
 
-    def documents(self, ids: Sequence[str]) -> list[Document]:
-        """The documents with these ids, in this order."""
-        return [self.document(doc_id) for doc_id in ids]
-
     #: Queries whose documents are worth looking at together.
     queries_at_once = 1
 
@@ -254,7 +251,7 @@ class Index(ABC):
     def terms_of(self, ids: Sequence[str]) -> list[dict[str, int]]:
         """The terms of documents and how often each occurs."""
         found = []
-        for document in self.documents(ids):
+        for document in each_document(self, ids):
             check()
             found.append(dict(Counter(self.analyzer.tokens(document.contents))))
         return found

@@ -56,7 +56,7 @@ class OpenSearchIndex(Index):
     that are there at that moment, and `fingerprint`, `len` and the statistics are those of the last
     `refresh`."""
 
-    queries_at_once = 16
+    queries_at_once = 10
     is_live = True
 
     def __init__(self, connection: Connection, meta: Meta, state: _State | None = None) -> None:
@@ -213,6 +213,7 @@ class OpenSearchIndex(Index):
         return self.documents([identity])[0]
 
     def documents(self, ids: Sequence[str]) -> list[Document]:
+        """The documents with these ids, in this order, in one request for each few hundred."""
         found = []
         for start in range(0, len(ids), _TEXTS):
             for doc_id, answer in self._cluster.documents(ids[start : start + _TEXTS], texts=True):
