@@ -34,6 +34,7 @@ class Cluster:
     process: subprocess.Popen[str] | None = None
     pids: dict[str, int] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
+    settings: tuple[str, ...] = ()
 
     def address(self, name: str) -> str:
         return f"opensearch://{','.join(self.hosts)}/{name}"
@@ -45,8 +46,8 @@ class Cluster:
         return self.connect().request(method, path, body, params=params, timeout=60)
 
     def delete(self, name: str) -> None:
-        for block in ("write", "read_only", "read_only_allow_delete"):
-            self._try("PUT", f"/{name}/_settings", {f"index.blocks.{block}": None})
+        blocks = ("write", "read_only", "read_only_allow_delete")
+        self._try("PUT", f"/{name}/_settings", {f"index.blocks.{block}": None for block in blocks})
         self._try("DELETE", f"/{name}")
 
     def _try(self, method: str, path: str, body: Any = None) -> None:
@@ -64,6 +65,7 @@ class Cluster:
         assert self.home is not None
         ports = ",".join(host.rpartition(":")[2] for host in self.hosts)
         command = [sys.executable, str(NODE), str(self.home), "--ports", ports, *(["--keep"] if keep else [])]
+        command += [part for each in self.settings for part in ("--set", each)]
         self.process = process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
         )
@@ -119,9 +121,9 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def _started(nodes: int) -> Iterator[Cluster]:
+def _started(nodes: int, *settings: str) -> Iterator[Cluster]:
     home = Path(_where())
-    cluster = Cluster([f"127.0.0.1:{port}" for port in _free_ports(nodes)], home)
+    cluster = Cluster([f"127.0.0.1:{port}" for port in _free_ports(nodes)], home, settings=settings)
     try:
         cluster.start()
         yield cluster
@@ -139,12 +141,22 @@ def cluster() -> Iterator[Cluster]:
         yield from _started(1)
 
 
+def _of_its_own(nodes: int, *settings: str) -> Iterator[Cluster]:
+    if _where().startswith("http"):
+        pytest.skip(f"{VARIABLE} names a cluster that runs, and this test starts nodes of its own")
+    yield from _started(nodes, *settings)
+
+
 @pytest.fixture
 def three_nodes() -> Iterator[Cluster]:
     """Three nodes that may be killed."""
-    if _where().startswith("http"):
-        pytest.skip(f"{VARIABLE} names a cluster that runs, and this test kills nodes of its own")
-    yield from _started(3)
+    yield from _of_its_own(3)
+
+
+@pytest.fixture
+def small_node() -> Iterator[Cluster]:
+    """A node that takes requests of 1 MB at most."""
+    yield from _of_its_own(1, "http.max_content_length=1mb")
 
 
 @pytest.fixture

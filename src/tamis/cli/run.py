@@ -14,6 +14,7 @@ from tamis.cli.arguments import (
     index_argument,
     pipeline_argument,
 )
+from tamis.cli.console import warn
 from tamis.cli.job import cluster_for, finish, job_arguments, journal_of, ranked
 from tamis.cli.outputs import check_cache, check_run_output, named_in
 from tamis.core.language import parse
@@ -98,4 +99,6 @@ def main(
         about["where"] = str(given)
     if query_syntax != "plain":
         about["query_syntax"] = query_syntax
+    if opened.is_live and opened.refresh():
+        warn(f"{index} has changed meanwhile: some queries were searched in other documents than others")
     finish(result, stage, output, about, tag=tag, journal=journal, json=json)

@@ -180,7 +180,9 @@ def print_ranking(
     """Rank, score, id, title and a snippet of each candidate: of its best passage, where that is known."""
     from rich.text import Text
 
-    terms = {t: math.log(1 + len(index) / (1 + index.df(t))) for t in index.weights(ranking.query.text)}
+    words = index.weights(ranking.query.text)
+    index.look_up(words)
+    terms = {term: math.log(1 + len(index) / (1 + index.df(term))) for term in words}
     width = console.width - _INDENT
     digits = max((len(f"{hit.score:.4f}") for hit in ranking), default=0)
     for hit, document in zip(ranking, ranking.documents(), strict=True):

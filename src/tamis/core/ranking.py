@@ -45,7 +45,7 @@ class Texts(Protocol):
 _AT_ONCE = 100  # documents of a request, so that not all of a ranking's need fit into the memory
 
 
-def documents_of(texts: Texts, ids: Sequence[str]) -> Iterator[Document]:
+def each_document(texts: Texts, ids: Sequence[str]) -> Iterator[Document]:
     """The documents with these ids, in this order, by the method `documents` of `texts` if it has one."""
     several = getattr(texts, "documents", None)
     if not callable(several):
@@ -270,7 +270,7 @@ class Ranking:
                 f"the candidates of query {self.query.id!r} have no texts",
                 remedy="give the corpus they come from",
             )
-        return list(documents_of(self.texts, self.ids))
+        return list(each_document(self.texts, self.ids))
 
 
 class Run(Mapping[str, Ranking]):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,12 +14,12 @@ from tamis.base.conditions import Condition
 from tamis.base.documents import Document
 from tamis.base.errors import InputError, UnknownDocumentError, quoted
 from tamis.base.interrupt import check
-from tamis.formats.records import Documents, documents_of
+from tamis.formats.records import Documents
 from tamis.index.commit import Commit
 from tamis.index.compiled import numba_installed
 from tamis.index.conditions import allowed as allowed_by
 from tamis.index.conditions import fields_of
-from tamis.index.index import Index, TermContribution, check_search
+from tamis.index.index import Index, TermContribution, check_search, several
 from tamis.index.manifest import NAME, Manifest
 from tamis.index.place import Place, is_address
 from tamis.index.remains import remove_remains
@@ -85,21 +83,21 @@ class EmbeddedIndex(Index):
     # -- opening and changing
 
     @classmethod
-    def open(cls, place: Place) -> EmbeddedIndex:
+    def open(cls, path: Place) -> EmbeddedIndex:
         """The index in a folder as last committed."""
-        if is_address(place):
+        if is_address(path):
             raise InputError(
-                f"{place} is in a cluster, and this is for an index on disk alone",
+                f"{path} is in a cluster, and this is for an index on disk alone",
                 remedy="give the folder of an index",
             )
-        folder = Path(place)
+        folder = Path(path)
         return cls(folder, Commit.open(folder))
 
     @classmethod
     def build(
         cls,
         documents: Documents,
-        path: str | Path,
+        path: Place,
         *,
         analyzer: str = "english",
         positions: bool = False,
@@ -109,7 +107,7 @@ class EmbeddedIndex(Index):
         workers: int = 1,
     ) -> EmbeddedIndex:
         """See `Index.build`."""
-        folder, documents = Path(path), _several(documents)
+        folder, documents = Path(path), several(documents)
         if commit_every is not None and commit_every < 1:
             raise InputError(f"cannot commit every {commit_every} documents", remedy="use 1 or more, or None")
         with create(
@@ -151,7 +149,7 @@ class EmbeddedIndex(Index):
         self.refresh()
 
     def add(self, documents: Documents, *, on_duplicate: OnDuplicate = "error", workers: int = 1) -> None:
-        documents = _several(documents)
+        documents = several(documents)
         with self.writer(on_duplicate=on_duplicate, workers=workers) as writer:
             for document in documents:
                 writer.add(document)
@@ -314,21 +312,6 @@ class EmbeddedIndex(Index):
             from tamis.index.warm import warm
 
             warm(model.lengths)
-
-
-def _several(documents: Documents) -> Iterator[Document]:
-    """Refuse what holds no documents, such as a single one or a path, before anything is written."""
-    if isinstance(documents, str | PathLike):
-        problem = f"{quoted(os.fspath(documents))} is not a list of documents"
-        raise InputError(problem, remedy="read a file or a folder with tamis.formats.read_corpus(path)")
-    if hasattr(documents, "collect"):  # a lazy frame
-        return documents_of(documents)
-    try:
-        iter(documents)
-        return documents_of(documents)
-    except TypeError:  # from callers without a type checker
-        problem = f"a {type(documents).__name__} is not a list of documents"
-        raise InputError(problem, remedy="give an iterable of tamis.Document(id, text)") from None
 
 
 def _located(commit: Commit, identity: str) -> tuple[Segment, int]:

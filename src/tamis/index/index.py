@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -17,7 +19,8 @@ from tamis.base.conditions import Condition
 from tamis.base.documents import Document
 from tamis.base.errors import InputError, quoted
 from tamis.base.interrupt import check
-from tamis.formats.records import Documents
+from tamis.core.ranking import each_document
+from tamis.formats.records import Documents, documents_of
 from tamis.index.manifest import is_index
 from tamis.index.place import Place, is_address
 from tamis.index.retriever import Retriever
@@ -69,21 +72,21 @@ class Index(ABC):
     # -- opening
 
     @classmethod
-    def open(cls, place: Place) -> Index:
+    def open(cls, path: Place) -> Index:
         """The index in a folder as last committed, or at an address: `opensearch://HOST:9200/NAME`."""
-        if is_address(place):
+        if is_address(path):
             from tamis.index.opensearch.index import OpenSearchIndex
 
-            return OpenSearchIndex.open(str(place))
+            return OpenSearchIndex.open(str(path))
         from tamis.index.embedded import EmbeddedIndex
 
-        return EmbeddedIndex.open(place)
+        return EmbeddedIndex.open(path)
 
     @classmethod
     def build(
         cls,
         documents: Documents,
-        path: str | Path,
+        path: Place,
         *,
         analyzer: str = "english",
         positions: bool = False,
@@ -92,10 +95,23 @@ class Index(ABC):
         commit_every: int | None = None,
         workers: int = 1,
     ) -> Index:
-        """Index `documents` into a new folder: an iterable of documents or of mappings (`{"id": ..., "text":
-        ...}`), or a frame of pandas or polars with such columns. `positions` are needed by the sequential
-        dependence model. A large collection is indexed by up to `workers` processes, including this one; the
-        result does not depend on their number."""
+        """Index `documents` into a new folder, or at an address: an iterable of documents or of mappings
+        (`{"id": ..., "text": ...}`), or a frame of pandas or polars with such columns. `positions` are needed
+        by the sequential dependence model. A large collection is indexed by up to `workers` processes,
+        including this one; the result does not depend on their number. What concerns a folder alone
+        (`positions`, `commit_every`, `workers`) a cluster does not take; `tamis.index.opensearch.writer` has
+        what concerns a cluster."""
+        if is_address(path):
+            from tamis.index.opensearch.index import OpenSearchIndex
+
+            for name, given in (("positions", positions), ("commit_every", commit_every)):
+                if given:
+                    raise InputError(
+                        f"{name} is for an index on disk", remedy="leave it out, or give a folder"
+                    )
+            return OpenSearchIndex.build(
+                documents, str(path), analyzer=analyzer, overwrite=overwrite, on_duplicate=on_duplicate
+            )
         from tamis.index.embedded import EmbeddedIndex
 
         return EmbeddedIndex.build(
@@ -216,10 +232,6 @@ class Index(ABC):
             for bag, condition in zip(bags, conditions, strict=True)
         ]
 
-    def documents(self, ids: Sequence[str]) -> list[Document]:
-        """The documents with these ids, in this order."""
-        return [self.document(doc_id) for doc_id in ids]
-
     #: Queries whose documents are worth looking at together.
     queries_at_once = 1
 
@@ -254,7 +266,7 @@ class Index(ABC):
     def terms_of(self, ids: Sequence[str]) -> list[dict[str, int]]:
         """The terms of documents and how often each occurs."""
         found = []
-        for document in self.documents(ids):
+        for document in each_document(self, ids):
             check()
             found.append(dict(Counter(self.analyzer.tokens(document.contents))))
         return found
@@ -320,11 +332,11 @@ class Index(ABC):
     ) -> AbstractContextManager[IndexWriter]:
         """The only writer of the index; leaving the block without `commit` discards its changes. A document
         with an existing id is an error, replaces the old one, or is skipped. For `workers` see `build`."""
-        _only_on_disk(self, "change", "`tamis index CORPUS --add -o ADDRESS` adds documents")
+        _only_on_disk(self, "open a writer of", "use `add`, or `tamis index CORPUS --add -o ADDRESS`")
 
+    @abstractmethod
     def add(self, documents: Documents, *, on_duplicate: OnDuplicate = "error", workers: int = 1) -> None:
         """Add documents and commit; for `on_duplicate` see `writer`, for `workers` `build`."""
-        _only_on_disk(self, "change", "`tamis index CORPUS --add -o ADDRESS` adds documents")
 
     def delete(self, ids: Iterable[str]) -> None:
         """Delete documents and commit."""
@@ -341,6 +353,21 @@ class Index(ABC):
 
 def _only_on_disk(index: Index, what: str, remedy: str) -> NoReturn:
     raise InputError(f"tamis cannot {what} {index.place}: it is not an index on disk", remedy=remedy)
+
+
+def several(documents: Documents) -> Iterator[Document]:
+    """Check that these are several documents, and not a single one or a path, before anything is written."""
+    if isinstance(documents, str | PathLike):
+        problem = f"{quoted(os.fspath(documents))} is not a list of documents"
+        raise InputError(problem, remedy="read a file or a folder with tamis.formats.read_corpus(path)")
+    if hasattr(documents, "collect"):  # a lazy frame
+        return documents_of(documents)
+    try:
+        iter(documents)
+        return documents_of(documents)
+    except TypeError:  # from callers without a type checker
+        problem = f"a {type(documents).__name__} is not a list of documents"
+        raise InputError(problem, remedy="give an iterable of tamis.Document(id, text)") from None
 
 
 def check_search(weights: Mapping[str, float], k: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tamis.base.documents import Document
-from tamis.core.ranking import Texts
+from tamis.core.ranking import Texts, each_document
 from tamis.models.templates import Tokenised
 from tamis.models.tokenizer import Tokenizer
 
@@ -28,10 +28,14 @@ class TokenMemory:
     def document(self, doc_id: str) -> Document:
         return self._texts.document(doc_id)
 
+    def documents(self, ids: Sequence[str]) -> list[Document]:
+        return list(each_document(self._texts, ids))
+
     def tokens(self, ids: Sequence[str], tokenizer: Tokenizer, limit: int) -> Tokenised:
         """The first `limit` tokens of each of these texts."""
         key = tokenizer.fingerprint, limit
         if key not in self._known:
-            texts = [self.document(doc_id).contents for doc_id in self._places]
+            every = each_document(self._texts, list(self._places))
+            texts = [document.contents for document in every]
             self._known[key] = tokenizer.encode(texts, limit=limit)
         return self._known[key].take([self._places[doc_id] for doc_id in ids])

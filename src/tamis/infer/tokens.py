@@ -33,7 +33,7 @@ import xxhash
 from tamis.base.arrays import Array
 from tamis.base.errors import InputError, StorageError, UnknownDocumentError
 from tamis.core.cluster import Cluster
-from tamis.core.ranking import Ranking
+from tamis.core.ranking import Ranking, each_document
 from tamis.index.compiled import numba_installed
 from tamis.index.embedded import EmbeddedIndex
 from tamis.index.index import Index
@@ -101,7 +101,7 @@ class TokenStore:
         """The tokens of the documents with these ids, in this order; documents without stored tokens are
         tokenised now."""
         if not isinstance(self.index, EmbeddedIndex):
-            contents = [document.contents for document in self.index.documents(ids)]
+            contents = [document.contents for document in each_document(self.index, ids)]
             return self.tokenizer.encode(contents, limit=self.limit)
         left = np.arange(len(ids))
         found: list[tuple[Array, Tokenised]] = []

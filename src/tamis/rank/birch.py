@@ -179,7 +179,7 @@ class Birch(PassageReranker):
         by_id = dict(zip(ranking.ids, scored, strict=True))
         return Sentences(
             highest([to_score(each.margins, self.stage.kind) for each in scored]),
-            lambda doc_id: self._spans(ranking, doc_id, by_id[doc_id]),
+            lambda doc_id: self._spans(by_id[doc_id], *self._read(ranking, [doc_id])),
         )
 
     def combined(self, ranking: Ranking, sentences: Sentences, depth: int | None = None) -> Ranking:

@@ -19,7 +19,7 @@ import numpy as np
 
 from tamis.base.arrays import Array
 from tamis.base.errors import InputError
-from tamis.core.ranking import Ranking
+from tamis.core.ranking import Ranking, each_document
 from tamis.index.index import Index
 from tamis.index.lengths import LENGTH_OF_NORM, norms
 from tamis.index.score import BM25, Collection, Model, QueryLikelihood, Terms, TfIdf
@@ -157,8 +157,8 @@ def _contents(unread: Unread, reader: Reader) -> Iterator[list[str]]:
     """The text that is read for each document's passages."""
     texts = unread.ranking.texts
     assert texts is not None  # they were cut, so they exist
-    for doc_id, read in zip(unread.ids, unread.reads, strict=True):
-        yield reader.contents(texts.document(doc_id), read.passages)
+    for document, read in zip(each_document(texts, unread.ids), unread.reads, strict=True):
+        yield reader.contents(document, read.passages)
 
 
 def _lexical(model: Model, longer: Unread, reader: Reader) -> list[Array]:

@@ -13,7 +13,7 @@ depend on the rest of the batch. Outside the current block, only offsets and mar
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import fsum
@@ -22,8 +22,9 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from tamis.base.arrays import Array
+from tamis.base.documents import Document
 from tamis.base.errors import InputError
-from tamis.core.ranking import Ranking, ScoreKind, Span, best_first
+from tamis.core.ranking import Ranking, ScoreKind, Span, best_first, each_document
 from tamis.core.stage import Role, Stage, stage
 from tamis.models.templates import Inputs, Tokenised, Truncation
 from tamis.rank.choose import AMONG, Choice, Lexical, Unread
@@ -236,11 +237,18 @@ class PassageReranker(Reranker):
     def _evident(self, ranking: Ranking, scored: Mapping[str, ScoredPassages], depth: int | None) -> Ranking:
         """The ranking with the best passages of the candidates within `depth`."""
         looked_at = ranking.ids[:depth] if self.evidence else ()
+        pairs = zip(looked_at, self._read(ranking, looked_at), strict=True)
         return replace(
-            ranking, evidence={each: self._spans(ranking, each, scored[each]) for each in looked_at}
+            ranking, evidence={doc_id: self._spans(scored[doc_id], document) for doc_id, document in pairs}
         )
 
-    def _spans(self, ranking: Ranking, doc_id: str, scored: ScoredPassages) -> tuple[Span, ...]:
+    def _read(self, ranking: Ranking, ids: Sequence[str]) -> Iterable[Document | None]:
+        """The documents, if their texts are needed to locate the passages."""
+        if self.reader.in_text or ranking.texts is None:
+            return [None] * len(ids)
+        return each_document(ranking.texts, ids)
+
+    def _spans(self, scored: ScoredPassages, document: Document | None) -> tuple[Span, ...]:
         """The best passages, best first, without those that overlap a better one and so add little."""
         best: list[int] = []
         for number in np.argsort(-scored.margins, kind="stable").tolist():
@@ -251,8 +259,8 @@ class PassageReranker(Reranker):
             if all(stop <= other.start or other.stop <= start for other in taken):
                 best.append(number)
         places: Sequence[Passage] = [scored.passages[number] for number in best]
-        if not self.reader.in_text and ranking.texts is not None:
-            places = self.reader.characters(ranking.texts.document(doc_id), places)
+        if document is not None:
+            places = self.reader.characters(document, places)
         scores = to_score(scored.margins[best], self.stage.kind).tolist()
         return tuple(Span(*place, score) for place, score in zip(places, scores, strict=True))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tamis.base.conditions import Condition
 from tamis.base.documents import Document
-from tamis.core.ranking import Hit, Ranking, Span, documents_of
+from tamis.core.ranking import Hit, Ranking, Span, each_document
 from tamis.rank.evidence import whole_sentences
 from tamis.serve.highlight import Marker
 from tamis.serve.job import Done
@@ -165,7 +165,7 @@ def _documents(ranking: Ranking) -> Iterator[Document]:
     if ranking.texts is None:
         yield from ranking.documents()  # which says what is missing
     else:
-        yield from documents_of(ranking.texts, ranking.ids)
+        yield from each_document(ranking.texts, ranking.ids)
 
 
 def evidence(passages: Sequence[Span]) -> list[dict[str, Any]]:

@@ -134,11 +134,13 @@ class Sender:
         on_duplicate: OnDuplicate,
         *,
         resumed: bool = False,
-        patience: float = PATIENCE,
+        skip_refused: bool = False,
+        patience: float | None = None,
         told: Callable[[TamisError], object] = lambda error: None,
     ) -> None:
         self._connection, self._rule, self._resumed = connection, on_duplicate, resumed
-        self._patience, self._told = patience, told
+        self._patience, self._told = PATIENCE if patience is None else patience, told
+        self.skip_refused = skip_refused
         self.limit = _largest_request(connection)
 
     def send(self, entries: Sequence[Entry]) -> Outcome:
@@ -237,7 +239,7 @@ class Sender:
         elif command_of(other) == command_of(entry.version):
             outcome.duplicate = DuplicateIdError(
                 entry.doc_id,
-                f"the document id {quoted(entry.doc_id)} occurs twice",
+                f"the document id {quoted(entry.doc_id)} occurs twice{self._or_moved()}",
                 remedy="give each its own and begin again with --overwrite, or continue with --resume and "
                 "--on-duplicate replace or skip",
             )
@@ -247,6 +249,9 @@ class Sender:
                 f"the index already holds a document {quoted(entry.doc_id)}",
                 remedy="continue with --resume and --on-duplicate replace or skip",
             )
+
+    def _or_moved(self) -> str:
+        return ", or the corpus is not as it was when the command was interrupted" if self._resumed else ""
 
     def _versions(self, entries: Sequence[Entry]) -> dict[str, int | None]:
         """The versions that documents of these ids have; None for those that are not there."""
@@ -272,6 +277,8 @@ class Sender:
         middle = len(entries) // 2
         for half in (entries[:middle], entries[middle:]):
             outcome.add(self.send(half))
+            if outcome.refused and not self.skip_refused:
+                break  # which ends the command
         return outcome
 
 
@@ -296,10 +303,9 @@ class Bulk:
         sender: Sender,
         workers: int,
         *,
-        skip_refused: bool = False,
         done: Callable[[int], object] = lambda documents: None,
     ) -> None:
-        self._sender, self._workers, self._skip, self._done = sender, workers, skip_refused, done
+        self._sender, self._workers, self._done = sender, workers, done
         self._entries: list[Entry] = []
         self._size = 0
         self._under_way = 0
@@ -309,13 +315,17 @@ class Bulk:
         self._stopped = threading.Event()
         self.outcome = Outcome()
 
+    @property
+    def skips_refused(self) -> bool:
+        return self._sender.skip_refused
+
     def add(self, entry: Entry) -> None:
         """Raises what an earlier request has failed with, too."""
         size = len(entry.lines)
         if size > self._sender.limit:
             mega = 1 << 20
-            reason = f"{size / mega:.0f} MiB, more than the {self._sender.limit / mega:.0f} of the cluster's "
-            self._take(Outcome(refused=[(entry.doc_id, f"{reason}http.max_content_length")]))
+            limit = f"the {self._sender.limit / mega:.0f} MiB of the cluster's http.max_content_length"
+            self.refuse(entry.doc_id, f"it has {size / mega:.1f} MiB, more than {limit}")
             return
         if self._entries and (
             self._size + size > min(REQUEST, self._sender.limit) or len(self._entries) >= _MOST
@@ -323,6 +333,10 @@ class Bulk:
             self.flush()
         self._entries.append(entry)
         self._size += size
+
+    def refuse(self, doc_id: str, reason: str) -> None:
+        """Count a document that cannot be sent; an error, unless those are left out."""
+        self._take(Outcome(refused=[(doc_id, reason)]))
 
     def flush(self) -> None:
         """Send what has gathered, once no more than the others are under way."""
@@ -371,7 +385,7 @@ class Bulk:
         self._done(outcome.documents)
         if self.outcome.duplicate is not None:
             raise self.outcome.duplicate
-        if outcome.refused and not self._skip:
+        if outcome.refused and not self.skips_refused:
             self._collect()
             raise self._refused()
 

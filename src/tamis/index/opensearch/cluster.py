@@ -13,10 +13,11 @@ from typing import Any
 from tamis.base.errors import InputError
 from tamis.base.interrupt import check, remaining
 from tamis.index.opensearch.connection import Connection, pause
-from tamis.index.opensearch.errors import ClusterError, refused
+from tamis.index.opensearch.errors import ClusterError, reason_of, refused
 
 _PATIENCE = 60.0  # seconds in which another node may take a lost one's place
 _MARGIN = 0.05  # seconds beyond a deadline
+_CHECK = "check the cluster: `GET _cluster/health` says what is missing"
 _SHARDS = "error", "status", "timed_out", "_shards"
 Body = Mapping[str, Any]
 
@@ -125,11 +126,16 @@ def shards_problem(answer: Mapping[str, Any], place: str) -> ClusterError | None
             problem = "the query has more terms than the cluster takes"
             remedy = "ask in fewer words, or raise its indices.query.bool.max_clause_count"
             raise InputError(problem, remedy=remedy)
-        return refused(int(answer.get("status", 500)), answer, place)
+        status = int(answer.get("status", 500))
+        kind, _ = reason_of(answer)
+        if status < 500 or kind != "search_phase_execution_exception":
+            return refused(status, answer, place)
+        why = next((reason_of(each["reason"])[1] for each in answer["error"].get("failed_shards", ())), "")
+        problem = f"not all shards of {place} have answered{f' ({why})' if why else ''}"
+        return ClusterError(problem, remedy=_CHECK, status=503)
     shards = answer["_shards"]
     if shards["failed"] or shards["successful"] < shards["total"] or answer["timed_out"]:
         late = " in time" if answer["timed_out"] else ""
         whole = f"{shards['successful']} of {shards['total']} shards of {place}"
-        remedy = "check the cluster: `GET _cluster/health` says what is missing"
-        return ClusterError(f"only {whole} have answered{late}", remedy=remedy, status=503)
+        return ClusterError(f"only {whole} have answered{late}", remedy=_CHECK, status=503)
     return None

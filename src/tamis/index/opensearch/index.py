@@ -15,8 +15,9 @@ from tamis.base.conditions import Condition
 from tamis.base.documents import Document
 from tamis.base.errors import InputError, UnknownDocumentError, quoted
 from tamis.core.options import call_of
-from tamis.index.index import Index, TermContribution, check_search
-from tamis.index.opensearch import queries
+from tamis.formats.records import Documents
+from tamis.index.index import Index, TermContribution, check_search, several
+from tamis.index.opensearch import queries, writer
 from tamis.index.opensearch.cluster import Cluster
 from tamis.index.opensearch.connection import Connection, connect
 from tamis.index.opensearch.errors import AccessError, ClusterError
@@ -25,11 +26,12 @@ from tamis.index.place import Place
 from tamis.index.retriever import listed
 from tamis.index.score import BM25, Collection, Model, QueryLikelihood, Terms
 from tamis.index.search import Backend
+from tamis.index.writer import OnDuplicate
 from tamis.text.analyze import Analyzer, get_analyzer
 
 _LOOK_EVERY = 5.0  # seconds between looks at a cluster's state
 #: Of one request: hits of however many queries, counts of documents, documents with and without texts.
-_HITS, _COUNTS, _TEXTS, _IDS = 20_000, 500, 500, 10_000
+_HITS, _COUNTS, _TEXTS, _IDS = 20_000, 1000, 500, 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class OpenSearchIndex(Index):
     that are there at that moment, and `fingerprint`, `len` and the statistics are those of the last
     `refresh`."""
 
-    queries_at_once = 16
+    queries_at_once = 10
     is_live = True
 
     def __init__(self, connection: Connection, meta: Meta, state: _State | None = None) -> None:
@@ -65,10 +67,30 @@ class OpenSearchIndex(Index):
         self._state = state or self._newest(meta.shards)
 
     @classmethod
-    def open(cls, place: Place) -> OpenSearchIndex:
+    def open(cls, path: Place) -> OpenSearchIndex:
         """The index at an address: `opensearch://HOST:9200/NAME`."""
-        connection = connect(str(place))
+        connection = connect(str(path))
         return cls(connection, read_meta(connection))
+
+    @classmethod
+    def build(  # type: ignore[override]
+        cls,
+        documents: Documents,
+        path: Place,
+        *,
+        analyzer: str = "english",
+        overwrite: bool = False,
+        on_duplicate: OnDuplicate = "error",
+    ) -> OpenSearchIndex:
+        """See `Index.build`; `tamis.index.opensearch.writer.build` takes shards and similarities too."""
+        how: writer.How = "overwrite" if overwrite else "new"
+        wanted = writer.Wanted(analyzer=analyzer)
+        writer.build(several(documents), str(path), how=how, wanted=wanted, on_duplicate=on_duplicate)
+        return cls.open(path)
+
+    def add(self, documents: Documents, *, on_duplicate: OnDuplicate = "error", workers: int = 1) -> None:
+        writer.build(several(documents), self.place, how="add", on_duplicate=on_duplicate)
+        self.refresh()
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
         """Another process connects anew."""
@@ -192,6 +214,7 @@ class OpenSearchIndex(Index):
         return self.documents([identity])[0]
 
     def documents(self, ids: Sequence[str]) -> list[Document]:
+        """The documents with these ids, in this order, in one request for each few hundred."""
         found = []
         for start in range(0, len(ids), _TEXTS):
             for doc_id, answer in self._cluster.documents(ids[start : start + _TEXTS], texts=True):

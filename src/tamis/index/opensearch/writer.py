@@ -10,7 +10,7 @@ from typing import Any, Literal
 from tamis.base.documents import Document
 from tamis.base.errors import InputError, TamisError
 from tamis.formats.records import Documents, documents_of
-from tamis.index.opensearch.bulk import PATIENCE, Bulk, Entry, Outcome, Sender, version_of
+from tamis.index.opensearch.bulk import Bulk, Entry, Outcome, Sender, version_of
 from tamis.index.opensearch.connection import Address, Connection, connect
 from tamis.index.opensearch.errors import ClusterError
 from tamis.index.opensearch.mapping import (
@@ -66,7 +66,7 @@ def writer(
     on_duplicate: OnDuplicate = "error",
     workers: int = REQUESTS,
     skip_refused: bool = False,
-    patience: float = PATIENCE,
+    patience: float | None = None,
     done: Callable[[int], object] = lambda documents: None,
     told: Callable[[TamisError], object] = lambda error: None,
 ) -> Iterator[ClusterWriter]:
@@ -74,8 +74,15 @@ def writer(
     that have arrived, `told` of trouble that is waited out."""
     connection = connect(address)
     meta, before = prepare(connection, how, wanted or Wanted())
-    sender = Sender(connection, on_duplicate, resumed=how == "resume", patience=patience, told=told)
-    bulk = Bulk(sender, workers, skip_refused=skip_refused, done=done)
+    sender = Sender(
+        connection,
+        on_duplicate,
+        resumed=how == "resume",
+        skip_refused=skip_refused,
+        patience=patience,
+        told=told,
+    )
+    bulk = Bulk(sender, workers, done=done)
     try:
         yield ClusterWriter(connection, meta, before, on_duplicate, bulk)
     finally:
@@ -101,7 +108,14 @@ class ClusterWriter:
         """Send the document, with others, sooner or later; its place in the corpus is its version."""
         self.added += 1
         version = version_of(self.meta.runs, self.added, self.on_duplicate)
-        self.bulk.add(Entry.of(document, version))
+        try:
+            entry = Entry.of(document, version)
+        except InputError as error:
+            if not self.bulk.skips_refused:
+                raise
+            self.bulk.refuse(document.id, error.problem)
+            return
+        self.bulk.add(entry)
 
     def send(self) -> None:
         """Send the rest, and wait until all has arrived."""
@@ -221,6 +235,7 @@ def finish(
 ) -> Meta:
     """Check that what was acknowledged is there, and put the index into service."""
     index = connection.address.index
+    _check_there(connection, meta)
     documents = count(connection)
     _check_count(documents, meta, outcome, on_duplicate, connection.address)
     if merge:
@@ -235,20 +250,31 @@ def finish(
     return done
 
 
+def _check_there(connection: Connection, meta: Meta) -> None:
+    """A cluster makes an index of what is sent to one that is not there, but not with our mapping."""
+    try:
+        there = find_meta(connection)
+    except InputError:
+        there = None
+    if there is None or there.identity != meta.identity:
+        problem = f"{connection.address} was deleted or replaced while it was written"
+        raise ClusterError(problem, remedy="delete what is there now, and begin again")
+
+
 def _check_count(
     documents: int, meta: Meta, outcome: Outcome, on_duplicate: OnDuplicate, address: Address
 ) -> None:
-    """Each document that was sent is there once. With `replace`, one whose answer was lost may have replaced
-    another, and what it replaced may be of this command before it was resumed."""
-    sure, unsure = outcome.created, outcome.confirmed + outcome.there
-    if on_duplicate == "replace":
-        least, most = meta.before + sure, meta.before + sure + unsure + outcome.replaced
-    else:
-        least = most = meta.before + sure + unsure
-    if not least <= documents <= most:
-        problem = f"{address} has acknowledged {most:,} documents and holds {documents:,}"
-        remedy = "check that nothing else writes to it and that no node was lost, then continue with --resume"
-        raise ClusterError(problem, remedy=remedy)
+    """What was acknowledged is there. Whether a document whose answer was lost took the place of another is
+    not known; where that is an error, a count that does not fit is the one sign of it."""
+    sure = meta.before + outcome.created
+    if on_duplicate != "replace":
+        sure += outcome.there
+    if on_duplicate == "error":
+        sure += outcome.confirmed
+    if documents < sure:
+        problem = f"{address} has acknowledged {sure:,} documents and holds {documents:,}"
+        remedy = "check that no id occurs twice, that no node was lost and that nothing deletes documents"
+        raise ClusterError(problem, remedy=f"{remedy}, then continue with --resume")
 
 
 def _merge(connection: Connection) -> None:
