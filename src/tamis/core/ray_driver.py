@@ -11,6 +11,7 @@ import logging
 import os
 import pickle
 import platform
+import re
 import secrets
 import shutil
 import socket
@@ -158,7 +159,8 @@ class Loop:
         if not lost.begun:
             self._failed_starts += 1
             if self._failed_starts >= _TRIES:
-                raise TamisError(f"workers end while they start ({_line(error)})", remedy=_why(error))
+                remedy = remedy_of(error, "see that the machines have memory enough for so many workers")
+                raise TamisError(f"workers end while they start ({one_line(error)})", remedy=remedy)
         self._waiting.extendleft(reversed(lost.tasks))
         if lost.tasks:
             first = lost.tasks[0]
@@ -260,16 +262,22 @@ def connect(settings: dict[str, Any]) -> Any:
     return ray
 
 
-def _line(error: BaseException) -> str:
-    """An error of Ray's, which may have many lines, in one."""
-    text = " ".join(str(error).split()) or type(error).__name__
+def one_line(error: BaseException) -> str:
+    """An error of Ray's in one line: where it has a traceback in it, the last error of that.
+
+    >>> one_line(RuntimeError("The actor died:\\n  Traceback ...\\nModuleNotFoundError: No module named 'x'"))
+    "ModuleNotFoundError: No module named 'x'"
+    """
+    text = re.sub(r"\x1b\[\d*m", "", str(error))
+    raised = re.findall(r"^ *(?:\w+\.)*\w+Error: .+$", text, re.MULTILINE)
+    text = " ".join((raised[-1] if raised else text).split()) or type(error).__name__
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
-def _why(error: BaseException) -> str:
-    if "No module named 'tamis'" in str(error):
+def remedy_of(error: BaseException, otherwise: str) -> str:
+    if "No module named 'tamis" in str(error):
         return f"install tamis {__version__} on all machines of the cluster"
-    return "see the log of the worker, and that it has memory enough"
+    return otherwise
 
 
 def listen(connection: Connection, events: SimpleQueue[Event]) -> None:
@@ -307,5 +315,5 @@ def main() -> None:
 def _explained(error: Exception, address: str) -> TamisError:
     if isinstance(error, TamisError):
         return error
-    remedy = "check the address, and that Python and Ray are the cluster's versions"
-    return TamisError(f"cannot use Ray at {address} ({_line(error)})", remedy=remedy)
+    remedy = remedy_of(error, "check the address, and that Python and Ray are the cluster's versions")
+    return TamisError(f"cannot use Ray at {address} ({one_line(error)})", remedy=remedy)
