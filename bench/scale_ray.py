@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tamis import Index, Query, Ranking, RayRuntime
-from tamis.core.ray_runtime import session
+from tamis.base.processes import session
 from tamis.core.remote import Remote, remote
 from tamis.core.stage import Stage
 from tamis.formats import read_corpus, read_queries

@@ -7,10 +7,8 @@ Ctrl-C reaches it before us, and whatever stops it from answering is an error in
 
 from __future__ import annotations
 
-import os
 import pickle
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -27,6 +25,7 @@ from typing import Any
 
 from tamis.base.errors import InputError, MissingDependencyError, TamisError
 from tamis.base.extras import install
+from tamis.base.processes import end_session
 from tamis.base.version import __version__
 from tamis.core.cluster import Done, Job, in_order
 
@@ -236,32 +235,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         end_session(process.pid)
         process.wait()
-
-
-def end_session(leader: int) -> None:
-    """End all processes of a session, the leader last."""
-    end_others(leader)
-    with suppress(OSError):
-        os.kill(leader, signal.SIGKILL)
-
-
-def end_others(leader: int) -> None:
-    """End all processes of a session but for its leader."""
-    for pid in session(leader):
-        with suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def session(leader: int) -> list[int]:
-    """The processes of a session but for its leader, where the system says which they are.
-
-    >>> session(-1)
-    []
-    """
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        pid = int(entry.name)
-        with suppress(OSError):
-            if pid != leader and os.getsid(pid) == leader:
-                found.append(pid)
-    return found
