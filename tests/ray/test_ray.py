@@ -82,7 +82,7 @@ def tamis_process(folder: Path) -> Iterator[Callable[..., subprocess.Popen[str]]
     """Starts the command in a process of its own, and sees that it leaves no processes and no files."""
     mark = uuid.uuid4().hex
     path = os.pathsep.join([str(folder / "package"), *filter(None, sys.path)])
-    before = left_files()
+    scratch = Path(tempfile.mkdtemp(dir="/tmp"))  # short, as Ray's sockets want it
 
     def start(*command: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -91,17 +91,14 @@ def tamis_process(folder: Path) -> Iterator[Callable[..., subprocess.Popen[str]]
             stderr=subprocess.PIPE,
             text=True,
             encoding="utf-8",
-            env={**os.environ, "PYTHONPATH": path, MARK: mark},
+            env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(scratch), MARK: mark},
             start_new_session=True,  # as a shell does it, so that a Ctrl-C can be sent to all
         )
 
     yield start
     wait_until(lambda: not with_mark(mark))
-    wait_until(lambda: left_files() == before)
-
-
-def left_files() -> set[Path]:
-    return {*Path(tempfile.gettempdir()).glob("tamis-ray-*"), *Path("/tmp").glob("tamis-ray-*")}
+    wait_until(lambda: not any(scratch.glob("tamis-ray-*")))
+    shutil.rmtree(scratch)
 
 
 def with_mark(mark: str) -> list[str]:
