@@ -19,7 +19,7 @@ _EMPTY = inspect.Parameter.empty
 MODULES = {
     "rerank": ["core.candidates", "rank.reranker", "rank.scored", "rank.ltr", "train.ltr", "rank.given_run",
                "rank.combine", "storage.score_cache", "core.runtime", "core.pool", "infer.tokens",
-               "core.plan"],
+               "core.plan", "core.cluster"],
     "stages": ["core.stage", "core.options", "core.cost", "core.model_stage", "core.extensions", "testing"],
     "models": ["models.architecture", "models.settings", "models.network", "train.learning"],
     "evaluate": ["evaluate.measures", "evaluate.compare", "evaluate.significance", "evaluate.folds",

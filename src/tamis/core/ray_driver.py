@@ -11,6 +11,7 @@ import logging
 import os
 import pickle
 import platform
+import re
 import secrets
 import shutil
 import socket
@@ -25,13 +26,15 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from tamis.base.errors import InputError, TamisError
+from tamis.base.processes import available_cores, end_others, end_session
 from tamis.base.version import __version__
 from tamis.core.cluster import Worker, WorkerLost
-from tamis.core.ray_runtime import LOCAL, PATIENCE, end_others, end_session, place_of
+from tamis.core.ray_runtime import LOCAL, PATIENCE, place_of
 
 _TRIES = 3  # of a task, and of an actor to start
 _AT_A_TIME = 2  # tasks that an actor has
-_STORE = 96 << 20, 32 << 20  # bytes of the object store of our own cluster, and more of them a worker
+#: Bytes of the object store of our own cluster, those more for each core, and the most.
+_STORE = 96 << 20, 32 << 20, 1 << 30
 _LONGEST = 300  # characters of an error of Ray's
 
 
@@ -152,13 +155,17 @@ class Loop:
 
     def _replace(self, actor: int, error: Exception) -> None:
         """Of the tasks that a dead actor had, it died at the first."""
-        if not isinstance(error, self._ray.exceptions.RayActorError):
+        of_ray = self._ray.exceptions
+        if not isinstance(error, of_ray.RayError) or isinstance(error, of_ray.RayTaskError):
             raise error
         lost = self._actors.pop(actor)
+        with suppress(Exception):  # it may only be out of reach
+            self._ray.kill(lost.handle)
         if not lost.begun:
             self._failed_starts += 1
             if self._failed_starts >= _TRIES:
-                raise TamisError(f"workers end while they start ({_line(error)})", remedy=_why(error))
+                remedy = remedy_of(error, "see that the machines have memory enough for so many workers")
+                raise TamisError(f"workers end while they start ({one_line(error)})", remedy=remedy)
         self._waiting.extendleft(reversed(lost.tasks))
         if lost.tasks:
             first = lost.tasks[0]
@@ -213,7 +220,7 @@ def resources(ray: Any, settings: dict[str, Any]) -> dict[str, Any]:
     there = ray.cluster_resources()
     cpus, gpus = int(there.get("CPU", 0)), int(there.get("GPU", 0)) if settings["uses_gpu"] else 0
     wanted, cores = settings["workers"], settings["cores"]
-    cores = cores or (max(1, cpus // gpus) if gpus else 1)
+    cores = cores or (max(1, cpus // min(gpus, wanted or gpus)) if gpus else 1)
     most = min(gpus, cpus // cores) if gpus else cpus // cores
     if most < (wanted or 1):
         what = f"{wanted or 1} workers with {cores} cores each"
@@ -226,6 +233,8 @@ def connect(settings: dict[str, Any]) -> Any:
     """Ray, connected: to a cluster of our own, or to one that is there."""
     address = settings["address"]
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    # Ray would end workers when other programs fill the memory; the system knows better whom to end
+    os.environ.setdefault("RAY_memory_monitor_refresh_ms", "0")
     quiet = {"log_to_driver": False, "logging_level": logging.CRITICAL}
     if address == LOCAL:
         # our own secret: else anyone on the network could have the cluster do anything
@@ -235,14 +244,12 @@ def connect(settings: dict[str, Any]) -> Any:
         os.environ["PYTHONPATH"] = os.pathsep.join(each for each in settings["path"] if each)
         import ray
 
-        workers, cores = settings["workers"], settings["cores"] or 1
-        cpus = None if workers is None else workers * cores
-        store = _STORE[0] + _STORE[1] * (cpus or os.cpu_count() or 1)
+        cpus = max(available_cores(), (settings["workers"] or 1) * (settings["cores"] or 1))
         ray.init(
             LOCAL,
             num_cpus=cpus,
             include_dashboard=False,
-            object_store_memory=store,
+            object_store_memory=min(_STORE[0] + _STORE[1] * cpus, _STORE[2]),
             _temp_dir=settings["folder"],
             **quiet,
         )
@@ -260,16 +267,22 @@ def connect(settings: dict[str, Any]) -> Any:
     return ray
 
 
-def _line(error: BaseException) -> str:
-    """An error of Ray's, which may have many lines, in one."""
-    text = " ".join(str(error).split()) or type(error).__name__
+def one_line(error: BaseException) -> str:
+    """An error of Ray's in one line: where it has a traceback in it, the last error of that.
+
+    >>> one_line(RuntimeError("The actor died:\\n  Traceback ...\\nModuleNotFoundError: No module named 'x'"))
+    "ModuleNotFoundError: No module named 'x'"
+    """
+    text = re.sub(r"\x1b\[\d*m", "", str(error))
+    raised = re.findall(r"^ *(?:\w+\.)*\w+Error: .+$", text, re.MULTILINE)
+    text = " ".join((raised[-1] if raised else text).split()) or type(error).__name__
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
-def _why(error: BaseException) -> str:
-    if "No module named 'tamis'" in str(error):
+def remedy_of(error: BaseException, otherwise: str) -> str:
+    if "No module named 'tamis" in str(error):
         return f"install tamis {__version__} on all machines of the cluster"
-    return "see the log of the worker, and that it has memory enough"
+    return otherwise
 
 
 def listen(connection: Connection, events: SimpleQueue[Event]) -> None:
@@ -307,5 +320,5 @@ def main() -> None:
 def _explained(error: Exception, address: str) -> TamisError:
     if isinstance(error, TamisError):
         return error
-    remedy = "check the address, and that Python and Ray are the cluster's versions"
-    return TamisError(f"cannot use Ray at {address} ({_line(error)})", remedy=remedy)
+    remedy = remedy_of(error, "check the address, and that Python and Ray are the cluster's versions")
+    return TamisError(f"cannot use Ray at {address} ({one_line(error)})", remedy=remedy)

@@ -7,10 +7,8 @@ Ctrl-C reaches it before us, and whatever stops it from answering is an error in
 
 from __future__ import annotations
 
-import os
 import pickle
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -27,6 +25,7 @@ from typing import Any
 
 from tamis.base.errors import InputError, MissingDependencyError, TamisError
 from tamis.base.extras import install
+from tamis.base.processes import end_others, end_session
 from tamis.base.version import __version__
 from tamis.core.cluster import Done, Job, in_order
 
@@ -97,8 +96,8 @@ class RayRuntime:
         if self.address.startswith("ray://") and find_spec("grpc") is None:
             problem = f"the address {self.address} needs Ray's client, which is not installed"
             raise MissingDependencyError(problem, remedy="pip install 'ray[client]'")
-        with _driver(self, job) as connection:
-            workers = RayWorkers(connection)
+        with _driver(self, job) as (connection, log):
+            workers = RayWorkers(connection, log)
             try:
                 yield workers
             finally:
@@ -118,8 +117,8 @@ def place_of(address: str) -> tuple[str, int] | None:
 class RayWorkers:
     """The workers of a job on Ray, behind a connection to the process that has them."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: Connection, log: Path) -> None:
+        self._connection, self._log = connection, log
         self._count = 0
         self._futures: dict[int, Future[Done]] = {}
         self._lock = threading.Lock()
@@ -155,10 +154,18 @@ class RayWorkers:
         try:
             message = pickle.loads(self._connection.recv_bytes())
         except (EOFError, OSError) as error:
-            raise TamisError("the process that runs Ray has ended", remedy="see its log") from error
+            problem = f"the process that runs Ray has ended{self._last_words()}"
+            raise TamisError(problem, remedy="see that there is memory enough, or run without Ray") from error
         if isinstance(message, Exception):
             raise message
         return message
+
+    def _last_words(self) -> str:
+        """The last line of the log, with what goes around it."""
+        with suppress(OSError):
+            if last := self._log.read_text(errors="replace").strip().rpartition("\n")[2]:
+                return f" ({last[:200]})"
+        return ""
 
     def _read(self) -> None:
         try:
@@ -187,8 +194,9 @@ class RayWorkers:
 
 
 @contextmanager
-def _driver(runtime: RayRuntime, job: Job) -> Iterator[Connection]:
-    """The process that runs Ray, until the block ends; its files lie in a folder that goes with it."""
+def _driver(runtime: RayRuntime, job: Job) -> Iterator[tuple[Connection, Path]]:
+    """The connection to the process that runs Ray, until the block ends, and its log. All its files lie in a
+    folder that goes with it."""
     # Ray has sockets in it, whose paths may have about a hundred characters
     base = tempfile.gettempdir() if len(tempfile.gettempdir()) < 30 else "/tmp"
     folder = Path(tempfile.mkdtemp(prefix="tamis-ray-", dir=base))
@@ -196,7 +204,8 @@ def _driver(runtime: RayRuntime, job: Job) -> Iterator[Connection]:
     process = None
     try:
         command = [sys.executable, "-c", _MAIN, str(theirs.fileno()), *sys.path]
-        with (folder / "driver.log").open("wb") as log:
+        path = folder / "driver.log"
+        with path.open("wb") as log:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -221,7 +230,7 @@ def _driver(runtime: RayRuntime, job: Job) -> Iterator[Connection]:
         if not connection.poll(2 * runtime.timeout + PATIENCE):
             problem = f"Ray has not started at {runtime.address}"
             raise TamisError(problem, remedy="check the address, and the cluster with `ray status`")
-        yield connection
+        yield connection, path
     finally:
         connection.close()
         if process is not None:
@@ -236,32 +245,5 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         end_session(process.pid)
         process.wait()
-
-
-def end_session(leader: int) -> None:
-    """End all processes of a session, the leader last."""
-    end_others(leader)
-    with suppress(OSError):
-        os.kill(leader, signal.SIGKILL)
-
-
-def end_others(leader: int) -> None:
-    """End all processes of a session but for its leader."""
-    for pid in session(leader):
-        with suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def session(leader: int) -> list[int]:
-    """The processes of a session but for its leader, where the system says which they are.
-
-    >>> session(-1)
-    []
-    """
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        pid = int(entry.name)
-        with suppress(OSError):
-            if pid != leader and os.getsid(pid) == leader:
-                found.append(pid)
-    return found
+    else:
+        end_others(process.pid)  # if it was killed
