@@ -66,7 +66,11 @@ class Processes:
             store, rank, world = next(rendezvous("env://", timeout=_TIMEOUT))
             # under a name of its own: the store still has the addresses of a group that was left
             store = PrefixStore(f"tamis {next(_groups)}", store)
-            dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=_TIMEOUT)
+            try:
+                dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=_TIMEOUT)
+            except RuntimeError as error:
+                self._check_lost(error)
+                raise
             self.joined = True
         return self
 
@@ -79,6 +83,10 @@ class Processes:
         if self.joined:
             dist.destroy_process_group()
             self.joined = False
+        self._check_lost(error)
+
+    def _check_lost(self, error: BaseException | None) -> None:
+        """One line for what gloo or NCCL say in many."""
         if self.world > 1 and _is_lost(error):
             raise TamisError(
                 f"process {self.rank} of {self.world} lost its connection to the others",
