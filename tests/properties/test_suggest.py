@@ -48,6 +48,24 @@ def test_a_suggestion_is_in_the_index_and_known_words_stay(
             check(index, query)
 
 
+@settings(deadline=None)
+@given(st.text(max_size=40), st.sampled_from(["english", "plain", "whitespace", "keyword", "turkish"]))
+def test_any_text_is_a_query(query: str, analyzer: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        texts = [query[::-1].encode(errors="replace").decode(), "İstanbul ǆ ß ﬁne", query[1:], query[:-1]]
+        documents = [Document(str(n), text.encode(errors="replace").decode()) for n, text in enumerate(texts)]
+        index = Index.build(documents, Path(folder, "idx"), analyzer=analyzer)
+        check_any(index, query)
+
+
+def check_any(index: Index, query: str) -> None:
+    found = suggest(index, query)
+    if found is not None:
+        assert found.query != query
+        left = [query[start:stop] for start, stop in unknown_words(index, found.query)]
+        assert not set(left) & set(found.unknown)
+
+
 def check(index: Index, query: str) -> None:
     unknown = {query[start:stop] for start, stop in unknown_words(index, query)}
     found = suggest(index, query)

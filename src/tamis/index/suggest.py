@@ -39,9 +39,7 @@ _CHARACTERS = 50_000  # that are read of a term, in all its documents
 _KEPT = 64  # terms of a block that are looked at further
 _AT_ONCE = 1 << 18  # terms that are compared between two looks at the time
 #: A bit for each byte of ASCII, shared by some: which letters a term has, to leave out most terms quickly.
-_BITS = np.where(np.arange(256) < 128, np.uint32(1) << (np.arange(256) & 31).astype(np.uint32), 0).astype(
-    "u4"
-)
+_BITS = np.array([1 << (byte & 31) if byte < 128 else 0 for byte in range(256)], np.uint32)
 
 
 class Suggestion(NamedTuple):
@@ -109,7 +107,7 @@ def similar_word(index: EmbeddedIndex, word: str) -> str | None:
             words = {fold(each) for each in analyzer.split(text)}
             near = [each for each in words if each.isalpha() and is_near(word, each)]
             found.update(near)
-            if not left or any(distance(word, each) == 1 for each in near):
+            if not left or any(distance(word, each) == 1 and analyzer.term(each) == term for each in near):
                 break
     ranked = []
     for each, count in found.items():
@@ -152,7 +150,7 @@ def _similar(
     word = beginnings[0]
     shortest, longest = max(2, len(word) // 3), len(word) + most
     firsts = np.zeros(256, dtype=bool)
-    firsts[[encoded([letter])[0][0] for letter in word[:_FIRST]]] = True
+    firsts[[letter[0] for letter in encoded(word[:_FIRST])]] = True
     others = ~np.bitwise_or.reduce([_BITS[byte] for each in encoded(beginnings) for byte in each])
     for start in range(0, len(ends) - 1, _AT_ONCE):
         check()

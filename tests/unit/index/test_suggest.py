@@ -96,6 +96,11 @@ def test_fewer_edits_then_more_documents(built: Built) -> None:
     assert query(index, "crd") == "cord"
 
 
+def test_a_rare_word_beside_it_does_not_end_the_search(built: Built) -> None:
+    index = built(("sieves to seize", "a sieve"))
+    assert query(index, "seive") == "sieve"  # `seize`, as near, is in one document
+
+
 @pytest.mark.parametrize("analyzer", ["plain", "whitespace", "french"])
 def test_other_analyzers(built: Built, analyzer: str) -> None:
     assert query(built(analyzer=analyzer), "modles") == "models"
