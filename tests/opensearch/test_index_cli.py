@@ -180,6 +180,25 @@ def test_ids_that_the_index_holds(
 
 
 @pytest.mark.opensearch
+def test_documents_of_other_clients_are_documents(
+    cluster: Cluster, index_name: str, command: Command, tmp_path: Path
+) -> None:
+    address = cluster.address(index_name)
+    assert command(corpus(tmp_path / "1.jsonl", [("a", "one")]), "-o", address)[0] == 0
+    cluster.request("PUT", f"/{index_name}/_doc/b", {"id": "b", "text": "of another client"})
+    more = corpus(tmp_path / "2.jsonl", [("b", "two"), ("c", "two")])
+    status, _, err = command(more, "-o", address, "--add")
+    assert status == 2
+    assert "error: the index already holds a document 'b' (" in err
+    cluster.request("POST", f"/{index_name}/_refresh")
+    assert texts(cluster, index_name)["b"] == "of another client"
+    assert command(more, "-o", address, "--resume", "--on-duplicate", "skip")[0] == 0
+    assert texts(cluster, index_name) == {"a": "one", "b": "of another client", "c": "two"}
+    assert command(more, "-o", address, "--add", "--on-duplicate", "replace")[0] == 0
+    assert texts(cluster, index_name)["b"] == "two"
+
+
+@pytest.mark.opensearch
 def test_a_finished_index_is_resumed_without_harm(
     cluster: Cluster, index_name: str, command: Command, tmp_path: Path
 ) -> None:

@@ -51,6 +51,11 @@ def command_of(version: int) -> int:
     return abs(version - _MIDDLE) // _OF_ONE_COMMAND
 
 
+def _arrived_first(there: int, version: int) -> bool:
+    """Whether what is there is of the same command and has to give way."""
+    return there < version and command_of(there) == command_of(version)
+
+
 def version_of(command: int, place: int, on_duplicate: OnDuplicate) -> int:
     """The version of the document at a place of the corpus of the nth command that writes to an index.
 
@@ -92,7 +97,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of documents: each is counted in one of the first five."""
+    """What came of documents."""
 
     created: int = 0
     confirmed: int = 0  # there when sent again, after an answer was lost
@@ -126,7 +131,8 @@ class Outcome:
 
 
 class Sender:
-    """Sends documents, and again where the cluster is busy or a node gone; threads may share it."""
+    """Sends documents, and again where the cluster is busy or a node gone; threads may share it. `others`:
+    the index may hold documents of other commands, or of other clients."""
 
     def __init__(
         self,
@@ -134,11 +140,13 @@ class Sender:
         on_duplicate: OnDuplicate,
         *,
         resumed: bool = False,
+        others: bool = False,
         skip_refused: bool = False,
         patience: float | None = None,
         told: Callable[[TamisError], object] = lambda error: None,
     ) -> None:
-        self._connection, self._rule, self._resumed = connection, on_duplicate, resumed
+        self._connection, self._rule = connection, on_duplicate
+        self._resumed, self._looks_first = resumed, resumed or (others and on_duplicate != "replace")
         self._patience, self._told = PATIENCE if patience is None else patience, told
         self.skip_refused = skip_refused
         self.limit = _largest_request(connection)
@@ -146,17 +154,16 @@ class Sender:
     def send(self, entries: Sequence[Entry]) -> Outcome:
         """What came of these documents, once the cluster has taken or refused each."""
         outcome = Outcome()
-        left = list(entries)
-        if self._resumed and left:
-            versions = self._versions(left)
-            missing = [each for each in left if versions[each.doc_id] != each.version]
-            outcome.there = len(left) - len(missing)
-            left = missing
+        left, looked = list(entries), not self._looks_first
         started, tries = time.monotonic(), 0
         while left:
             tries += 1
+            error: ClusterError | None = None
             try:
-                left, error = self._once(left, outcome)
+                if not looked:
+                    left, looked = self._missing(left, outcome), True
+                else:
+                    left, error = self._once(left, outcome)
             except ClusterError as failure:
                 if failure.status in (400, 413):
                     return self._divided(left, outcome, failure)
@@ -171,6 +178,19 @@ class Sender:
                     self._told(error)
                 time.sleep(seconds)
         return outcome
+
+    def _missing(self, entries: list[Entry], outcome: Outcome) -> list[Entry]:
+        """Those that are not there, and those that have to take the place of one that is."""
+        missing, conflicts = [], []
+        for entry, found in zip(entries, self._found(entries), strict=True):
+            version = found["_version"] if found.get("found") else None
+            if version == entry.version:
+                outcome.there += 1
+            elif version is None or self._rule == "replace" or _arrived_first(version, entry.version):
+                missing.append(entry)
+            else:  # also a document of another client, whose versions are low
+                conflicts.append(entry)
+        return missing + self._resolve(conflicts, outcome)
 
     def _once(self, entries: list[Entry], outcome: Outcome) -> tuple[list[Entry], ClusterError | None]:
         """Send once; which have to be sent again, and why."""
@@ -253,10 +273,6 @@ class Sender:
     def _or_moved(self) -> str:
         return ", or the corpus is not as it was when the command was interrupted" if self._resumed else ""
 
-    def _versions(self, entries: Sequence[Entry]) -> dict[str, int | None]:
-        """The versions that documents of these ids have; None for those that are not there."""
-        return {each["_id"]: each.get("_version") for each in self._found(entries)}
-
     def _found(self, entries: Sequence[Entry], *, texts: bool = False) -> list[dict[str, Any]]:
         connection = self._connection
         source = {"_source_includes": f"{TITLE},{TEXT}"} if texts else {"_source": "false"}
@@ -264,9 +280,10 @@ class Sender:
         body = {"ids": [each.doc_id for each in entries]}
         answer = connection.request("POST", path, body, params=source, patience=self._patience)
         every: list[dict[str, Any]] = answer["docs"]
-        for each in every:  # a shard may be gone
-            if "error" in each:
-                raise refused(503, each, str(connection.address))
+        failed = next((each for each in every if "error" in each), None)
+        if failed is not None:  # the index, or a shard of it, is gone
+            gone = reason_of(failed)[0] == "index_not_found_exception"
+            raise refused(404 if gone else 503, failed, str(connection.address))
         return every
 
     def _divided(self, entries: list[Entry], outcome: Outcome, error: ClusterError) -> Outcome:

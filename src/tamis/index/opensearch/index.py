@@ -316,10 +316,10 @@ class OpenSearchIndex(Index):
         if not explained and self.missing([identity]):
             problem = f"the index holds no document {quoted(identity)}"
             raise UnknownDocumentError(problem, remedy="check the id, or add the document")
-        self.look_up(explained)
+        counts = self._counts(explained)
         lines = [
             TermContribution(
-                term, weights[term], int(queries.said(node, "freq") or 0), self.df(term), float(node["value"])
+                term, weights[term], int(queries.said(node, "freq") or 0), counts[term], float(node["value"])
             )
             for term, node in explained.items()
         ]
@@ -338,20 +338,25 @@ class OpenSearchIndex(Index):
     # -- statistics
 
     def df(self, term: str) -> int:
-        self.look_up([term])
-        return self._state.df[term]
+        return self._counts([term])[term]
 
     def look_up(self, terms: Iterable[str]) -> None:
+        self._counts(terms)
+
+    def _counts(self, terms: Iterable[str]) -> Mapping[str, int]:
+        """How many documents hold these terms, and others that were asked for: those of one state, though
+        another thread refreshes."""
         known = self._state.df
         unknown = [term for term in dict.fromkeys(terms) if term not in known]
         for start in range(0, len(unknown), _COUNTS):
             some = unknown[start : start + _COUNTS]
             answers = self._cluster.search([queries.holding(CONTENTS, term) for term in some], "hits.total")
             known.update(zip(some, (answer["hits"]["total"]["value"] for answer in answers), strict=True))
+        return known
 
     def statistics(self, weights: Mapping[str, float], model: Model) -> Terms:
-        self.look_up(weights)
-        df = np.array([self.df(term) for term in weights])
+        counts = self._counts(weights)
+        df = np.array([counts[term] for term in weights])
         cf = df if not isinstance(model, QueryLikelihood) else self._frequencies(list(weights))
         return Terms(np.array(list(weights.values()), np.float64), df, cf)
 

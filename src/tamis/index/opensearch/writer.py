@@ -78,6 +78,7 @@ def writer(
         connection,
         on_duplicate,
         resumed=how == "resume",
+        others=how == "add",
         skip_refused=skip_refused,
         patience=patience,
         told=told,
