@@ -48,9 +48,8 @@ class Actor:
         self._name = f"{platform.node()}:{number}"
         self._worker: Worker | None = None
 
-    def begin(self) -> bytes:
+    def begin(self) -> None:
         """Be there."""
-        return pickle.dumps(self._name)
 
     def do(self, task: bytes) -> bytes:
         """What becomes of a task, or the error that it raises: pickled here, because errors of Ray's own are

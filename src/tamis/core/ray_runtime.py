@@ -7,6 +7,7 @@ Ctrl-C reaches it before us, and whatever stops it from answering is an error in
 
 from __future__ import annotations
 
+import os
 import pickle
 import shutil
 import subprocess
@@ -91,6 +92,8 @@ class RayRuntime:
     @contextmanager
     def start(self, job: Job) -> Iterator[RayWorkers]:
         """Workers for a job, until the block ends."""
+        if os.name == "nt":
+            raise TamisError("workers on Ray need Linux or macOS", remedy="run it without Ray")
         if find_spec("ray") is None:
             raise MissingDependencyError("Ray is not installed", remedy=install("ray"))
         if self.address.startswith("ray://") and find_spec("grpc") is None:

@@ -185,8 +185,8 @@ class Reranking:
                     f"the worker {platform.node()} has no {path}",
                     remedy="copy it there, use a folder that all machines share, or a bundled model",
                 )
-        if self.named and str(Path.cwd()) != self.folder:
-            os.chdir(self.folder)  # names are relative to it
+        if self.named and str(Path.cwd()) != self.folder and Path(self.folder).is_dir():
+            os.chdir(self.folder)  # names may be relative to it
         pool = ModelPool()
         stages = [
             build(text, runtime=replace(runtime, workers=cores, pool=pool)) for text, runtime in self.stages
