@@ -100,6 +100,7 @@ def test_it_learns_and_leaves_a_model_that_ranks(
     before, *_, after = [line["dev"] for line in found["log"] if "dev" in line]
     assert after > before + 0.2
     assert found["best"] == after and found["best_step"] == 120
+    assert "Training, 120 steps\n" in said.err.partition("Training 0 of")[0]  # before anything takes long
     assert "Training 120 of 120 steps, loss " in said.err and f"nDCG@10 {after:.4f}" in said.err
     assert "left out: 70 unknown queries" in said.err
 

@@ -153,8 +153,11 @@ class Shown(Watch):
 @contextmanager
 def live(steps: int, measure: str, what: str = "Training") -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """A function that receives each line of the log: one changing line on a terminal, an occasional line in a
-    log, and a line for each dev run."""
+    log, and a line for each dev run. The first tells how many steps there are: they may take long."""
+    first = f"{what}, {counted(steps, 'step')}"
     if not sys.stderr.isatty():
+        if _first():
+            note(first)
         yield _Lines(steps, measure, what)
         return
     from rich.console import Console
@@ -168,7 +171,7 @@ def live(steps: int, measure: str, what: str = "Training") -> Iterator[Callable[
     )
     console = Console(stderr=True, markup=False, highlight=False, emoji=False)
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(what, total=steps)
+        task = bar.add_task(first, total=steps)
         dev = ""
 
         def tell(line: Mapping[str, Any]) -> None:
