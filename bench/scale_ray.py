@@ -34,6 +34,7 @@ from tamis.rank.given_run import GivenRun
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", type=Path, required=True, help="a collection in the BEIR layout")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--queries", type=int, default=96)
     parser.add_argument("--candidates", type=int, default=50)

@@ -239,7 +239,7 @@ def test_a_search_is_one_commit_while_another_thread_refreshes(
     writer.delete(["old0"])
     writer.merge()
     before = search(index)
-    from tamis.index import index as module
+    from tamis.index import embedded as module
 
     run = module.search
 

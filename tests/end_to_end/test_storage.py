@@ -61,7 +61,11 @@ def delete(index: Index) -> None:
     index.delete([f"d{n}" for n in range(0, 25, 7)])
 
 
-CHANGES: list[Callable[[Index], None]] = [add, replace, delete, Index.merge]
+def merge(index: Index) -> None:
+    index.merge()
+
+
+CHANGES: list[Callable[[Index], None]] = [add, replace, delete, merge]
 
 
 # -- a full disk
@@ -360,6 +364,7 @@ def test_a_limit_on_open_files(tmp_path: Path) -> None:
         import json, resource, sys
         from tamis import Index
         from tamis.base.errors import StorageError
+        import tamis.index.embedded  # a module is a file, too
 
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
         try:

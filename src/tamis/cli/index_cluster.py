@@ -36,8 +36,8 @@ def cluster_arguments(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="S",
-        help="a model that it can rank by, such as 'bm25(1.2, 0.75)' or 'ql(500)'; may be repeated "
-        "(bm25(0.9, 0.4) and ql(1000))",
+        help="a model that it can rank by, such as 'bm25(k1=1.2, b=0.75)' or 'ql(mu=500)'; may be repeated "
+        "(bm25(k1=0.9, b=0.4) and ql(mu=1000))",
     )
 
 

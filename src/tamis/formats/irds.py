@@ -158,8 +158,9 @@ def to_query(record: Any, field: TopicField = "title") -> Query:
 
     >>> from collections import namedtuple
     >>> topic = namedtuple("Topic", "query_id title description")("336", "bears", "Do bears\\nattack?")
-    >>> to_query(topic, "desc")
-    Query(id='336', text='Do bears attack?', fields={'title': 'bears', 'desc': 'Do bears attack?'})
+    >>> query = to_query(topic, "desc")
+    >>> query.id, query.text, query.fields["title"]
+    ('336', 'Do bears attack?', 'bears')
     """
     parts = {part: _flat(_first(record, names)) for part, names in _TOPIC_PARTS.items()}
     fields = {part: text for part, text in parts.items() if text}

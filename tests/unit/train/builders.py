@@ -76,6 +76,9 @@ class _Held(TokenMemory):
     def document(self, doc_id: str) -> Document:
         return Document(doc_id, str(self._places[doc_id]))
 
+    def documents(self, ids: Sequence[str]) -> list[Document]:
+        return [self.document(doc_id) for doc_id in ids]
+
     def tokens(self, ids: Sequence[str], tokenizer: Tokenizer, limit: int) -> Tokenised:
         return self.data.documents.take([self._places[doc_id] for doc_id in ids])
 

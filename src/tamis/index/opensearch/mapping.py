@@ -148,7 +148,7 @@ def new_meta(
     every = tuple(similarities) or DEFAULT_SIMILARITIES
     if not any(isinstance(each, BM25) for each in every):  # from which the collection's statistics are read
         problem = f"no bm25 among the similarities ({', '.join(map(expression, every))})"
-        raise InputError(problem, remedy="add one, such as bm25(0.9, 0.4)")
+        raise InputError(problem, remedy="add one, such as bm25(k1=0.9, b=0.4)")
     return Meta(index, analyzer, named_fields(every), shards, replicas)
 
 
