@@ -1,9 +1,10 @@
-"""OpenSearch beside the index on disk: building, size and the time of a query, with one shard and with several.
+"""OpenSearch beside the index on disk: building, size and time per query, with one shard and with several.
 
 The generated passages of synthetic.py are indexed by `tamis index`, on disk (`--workers 1`) and into the
-cluster, once for each number of `--shards`; the queries of first_stage.py then go to each index in turns, one
-at a time, by bm25(1.2, 0.75). A query's time is from its text to a list of ids and scores. `cluster_cpu_s` is
-processor time of the nodes, `client_cpu_s` that of the command. Indexes in the cluster are deleted at the end.
+cluster, once for each number of `--shards`. The queries of first_stage.py then go to each index in turns, one
+at a time, by bm25 with k1=1.2 and b=0.75. A query's time is from its text to a list of ids and scores.
+`cluster_cpu_s` is processor time of the nodes, `client_cpu_s` that of the command. The indexes in the cluster
+are deleted at the end.
 """
 
 from __future__ import annotations
