@@ -116,8 +116,8 @@ def timed(stage: tamis.Stage, query: str) -> float:
 
 def same_tens(disk: tamis.Index, other: tamis.Index, queries: list[str]) -> int:
     """How many queries have the same first ten documents but for ties."""
-    pairs = ((index.bm25(K1, B) % 10).run(queries) for index in (disk, other))
-    return sum(equal(mine, theirs) for mine, theirs in zip(*(run.values() for run in pairs), strict=True))
+    mine, theirs = (index.bm25(K1, B) % 10 for index in (disk, other))
+    return sum(equal(mine(query), theirs(query)) for query in queries)
 
 
 def cluster_s(place: str | None) -> float:

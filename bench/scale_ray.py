@@ -69,8 +69,14 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         print("  ".join(f"{name} {value:.3f}" for name, value in each.items()), flush=True)
     medians = {name: statistics.median(each[name] for each in figures) for name in figures[0]}
     print("median:", "  ".join(f"{name} {value:.3f}" for name, value in medians.items()))
-    chosen = {name: getattr(arguments, name) for name in ("queries", "candidates", "model")}
-    return {**chosen, "collection": arguments.data.name, "rounds": figures, "median": medians}
+    return {
+        "collection": arguments.data.name,
+        "queries": len(queries),
+        "candidates": arguments.candidates,
+        "model": arguments.model,
+        "rounds": figures,
+        "median": medians,
+    }
 
 
 class Timed(NamedTuple):

@@ -187,8 +187,9 @@ def _told() -> Callable[[TamisError], None]:
 
 
 def _size(connection: Connection) -> int:
-    """Bytes of the index on the cluster's disks, without the copies: of its segments, because the figure for
-    all of it is only now and then brought up to date. 0 where the cluster does not say."""
+    """Bytes of the index on the cluster's disks, without the copies; 0 where the cluster does not say. They
+    are added up from the segments, because the figure for the whole index lags behind. Segments that were
+    merged into others are listed for a moment longer, but are no longer committed."""
     index = connection.address.index
     try:
         (answer,) = connection.request("GET", f"/{index}/_segments")["indices"].values()
@@ -197,7 +198,8 @@ def _size(connection: Connection) -> int:
     shards = [
         shard for copies in answer["shards"].values() for shard in copies if shard["routing"]["primary"]
     ]
-    return sum(int(each["size_in_bytes"]) for shard in shards for each in shard["segments"].values())
+    segments = [each for shard in shards for each in shard["segments"].values()]
+    return sum(int(each["size_in_bytes"]) for each in segments if each["committed"])
 
 
 def _warn_of_cluster(target: ClusterWriter, made: Meta) -> None:
