@@ -6,14 +6,13 @@ import io
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tamis import Document, Index
-from tamis.cli import main
+from tests.end_to_end.commands import Tamis
 
 DOCUMENTS = [
     Document("d1", "A tamis is a fine sieve of horsehair or steel."),
@@ -33,22 +32,6 @@ FILES = {
     "spaces.top": "q1\td 1\tfine sieve\ta sieve\n",
     "header.tsv": "qid\tQuery\nq1\tfine sieve\n",
 }
-
-
-@dataclass
-class Said:
-    status: int
-    out: str
-    err: str
-
-
-class Tamis:
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self.capsys = capsys
-
-    def __call__(self, *arguments: str) -> Said:
-        self.capsys.readouterr()
-        return Said(main(list(arguments)), *self.capsys.readouterr())
 
 
 @pytest.fixture

@@ -11,14 +11,14 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tamis import Document, Index
-from tamis.cli import VERBS, main
+from tamis.cli import VERBS
+from tests.end_to_end.commands import Tamis
 
 DOCUMENTS = [
     Document("d1", "A tamis is a fine sieve of horsehair or steel.", title="Tamis"),
@@ -29,34 +29,6 @@ DOCUMENTS = [
 ]
 QUERIES = {"q1": "fine sieve", "q2": "onion soup", "q3": "the of and"}
 QRELS = "q1 0 d1 2\nq1 0 d2 1\nq2 0 d3 1\nq4 0 d2 1\nq5 0 d2 0\n"
-
-
-@dataclass
-class Said:
-    """What a command returned, printed, and complained of."""
-
-    status: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-class Tamis:
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self.capsys = capsys
-
-    def __call__(self, *arguments: str | Path) -> Said:
-        self.capsys.readouterr()
-        status = main(list(map(str, arguments)))
-        return Said(status, *self.capsys.readouterr())
-
-
-@pytest.fixture
-def tamis(capsys: pytest.CaptureFixture[str]) -> Tamis:
-    return Tamis(capsys)
 
 
 def write_corpus(path: Path, documents: list[Document]) -> Path:

@@ -8,37 +8,21 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import tamis as package
 from tamis import Document, Index, Query, Ranking, Run
-from tamis.cli import main
 from tamis.core import extensions
 from tamis.core.registry import build, names
 from tamis.testing import check_stage
+from tests.end_to_end.commands import Tamis
 
 EXTENSION = Path(__file__).parents[1] / "extension"
 WORDS = ["castle", "king", "sieve", "flour", "soup", "bread", "glass", "film", "river", "stone"]
 PIPELINE = "title % 20 >> shorter(weight=0.05)"
-
-
-@dataclass(frozen=True)
-class Said:
-    status: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Tamis = Callable[..., Said]
 
 
 @pytest.fixture(scope="module")
@@ -76,13 +60,7 @@ def place(
 @pytest.fixture
 def tamis(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tamis:
     monkeypatch.chdir(place)
-
-    def run(*arguments: str) -> Said:
-        capsys.readouterr()
-        status = main(list(arguments))
-        return Said(status, *capsys.readouterr())
-
-    return run
+    return Tamis(capsys)
 
 
 def test_nothing_in_tamis_names_them() -> None:

@@ -20,7 +20,8 @@ from tamis.core.registry import names as stage_names
 from tamis.models.architecture import architecture
 from tamis.models.architecture import names as architecture_names
 from tamis.models.checkpoint import load_checkpoint
-from tests.end_to_end.test_extension import EXTENSION, Said, Tamis
+from tests.end_to_end.commands import Tamis
+from tests.end_to_end.test_extension import EXTENSION
 
 pytest.importorskip("torch")
 
@@ -100,13 +101,7 @@ def place(
 @pytest.fixture
 def tamis(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tamis:
     monkeypatch.chdir(place)
-
-    def run(*arguments: str) -> Said:
-        capsys.readouterr()
-        status = main(list(arguments))
-        return Said(status, *capsys.readouterr())
-
-    return run
+    return Tamis(capsys)
 
 
 def test_it_is_one_short_file_that_nothing_in_tamis_names() -> None:

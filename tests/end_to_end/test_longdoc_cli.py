@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from tamis import Birch, Document, Index, MaxP, Mono, Run
-from tamis.cli import main
 from tamis.formats import read_queries
 from tamis.text.segment import sentences
+from tests.end_to_end.commands import Tamis
 
 WORDS = ["river", "castle", "song", "war", "music", "bridge", "film", "singer", "city", "battle", "king"]
 TOPICS = """<top>
@@ -34,29 +32,6 @@ What is the oldest bridge of the city?
 Any bridge over a river counts.
 </top>
 """
-
-
-@dataclass
-class Said:
-    """What a command returned, printed, and complained of."""
-
-    status: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-@pytest.fixture
-def tamis(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
-    def run(*arguments: str | Path) -> Said:
-        capsys.readouterr()
-        status = main(list(map(str, arguments)))
-        return Said(status, *capsys.readouterr())
-
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +54,7 @@ def here(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(made)
 
 
-def test_run_ranks_as_python_does(tamis: Callable[..., Said], tmp_path: Path) -> None:
+def test_run_ranks_as_python_does(tamis: Tamis, tmp_path: Path) -> None:
     said = tamis(
         "run", "idx", "topics.trec", "-p", "bm25 % 20 >> maxp(mono(model=m))", "-o", tmp_path / "maxp.run"
     )
@@ -98,7 +73,7 @@ def test_run_ranks_as_python_does(tamis: Callable[..., Said], tmp_path: Path) ->
     assert "maxp(mono(model=m)) (ONNX Runtime, int8" in said.out
 
 
-def test_every_family_reranks_a_run(tamis: Callable[..., Said], tmp_path: Path) -> None:
+def test_every_family_reranks_a_run(tamis: Tamis, tmp_path: Path) -> None:
     base, out = tmp_path / "bm25.run", tmp_path / "out.run"
     assert tamis("run", "idx", "topics.trec", "-p", "bm25 % 10", "-o", base).status == 0
     for name in ("firstp", "maxp", "sump", "avgp", "kmaxp", "birch"):
@@ -110,7 +85,7 @@ def test_every_family_reranks_a_run(tamis: Callable[..., Said], tmp_path: Path) 
         assert said.json["pipeline"] == f"given >> {name}(mono(model=m))"
 
 
-def test_the_cache_serves_every_family(tamis: Callable[..., Said], tmp_path: Path) -> None:
+def test_the_cache_serves_every_family(tamis: Tamis, tmp_path: Path) -> None:
     cache, counts = tmp_path / "scores.db", []
     for name in ("maxp", "sump", "maxp"):
         said = tamis(
@@ -132,7 +107,7 @@ def test_the_cache_serves_every_family(tamis: Callable[..., Said], tmp_path: Pat
         ("title+desc", "castle song Which kings were singers in a castle?"),
     ],
 )
-def test_fields_of_topics(tamis: Callable[..., Said], tmp_path: Path, field: str, text: str) -> None:
+def test_fields_of_topics(tamis: Tamis, tmp_path: Path, field: str, text: str) -> None:
     said = tamis("run", "idx", "topics.trec", "--field", field, "-o", tmp_path / "a.run", "-k", "5", "--json")
     assert (said.status, said.json["field"]) == (0, field)
     assert read_queries("topics.trec", field=field)[0].text == text  # type: ignore[arg-type]
@@ -140,7 +115,7 @@ def test_fields_of_topics(tamis: Callable[..., Said], tmp_path: Path, field: str
     assert list(Run.read(tmp_path / "a.run")["1"].ids) == list(expected.ids)
 
 
-def test_search_with_birch(tamis: Callable[..., Said]) -> None:
+def test_search_with_birch(tamis: Tamis) -> None:
     pipeline = "bm25 % 10 >> birch(mono(model=m), n=2, alpha=0.4)"
     said = tamis("search", "idx", "castle", "song", "-p", pipeline, "-k", "3", "--explain", "--json")
     expected = (Index.open("idx").bm25() % 10 >> Birch(Mono("m"), n=2, alpha=0.4) % 3)("castle song")
@@ -151,7 +126,7 @@ def test_search_with_birch(tamis: Callable[..., Said]) -> None:
         assert each["evidence"] == [{"start": s.start, "end": s.stop, "score": s.score} for s in spans]
 
 
-def test_search_shows_the_best_passage(tamis: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_shows_the_best_passage(tamis: Tamis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     pipeline = "bm25 % 5 >> birch(mono(model=m), alpha=0.0)"
     said = tamis("search", "idx", "castle", "song", "-p", pipeline, "-k", "2")
@@ -167,7 +142,7 @@ def test_search_shows_the_best_passage(tamis: Callable[..., Said], monkeypatch: 
         assert body == f"{before}{text[best.start : best.stop]}{after}"
 
 
-def test_search_shows_whole_sentences(tamis: Callable[..., Said]) -> None:
+def test_search_shows_whole_sentences(tamis: Tamis) -> None:
     pipeline = "bm25 % 5 >> maxp(mono(model=m), window=8, stride=4)"
     found = tamis("search", "idx", "castle", "song", "-p", pipeline, "-k", "3", "--json").json["results"]
     ranking = (Index.open("idx").bm25() % 5 >> MaxP(Mono("m"), window=8, stride=4) % 3)("castle song")
@@ -182,7 +157,7 @@ def test_search_shows_whole_sentences(tamis: Callable[..., Said]) -> None:
     assert completed, "none of them began or ended within a sentence"
 
 
-def test_a_document_of_a_title_alone_has_nothing_to_show(tamis: Callable[..., Said], tmp_path: Path) -> None:
+def test_a_document_of_a_title_alone_has_nothing_to_show(tamis: Tamis, tmp_path: Path) -> None:
     Index.build([Document("d", "", title="A sieve")], tmp_path / "idx")
     search = ("search", tmp_path / "idx", "sieve", "-p", "bm25 >> maxp(mono(model=m))")
     said = tamis(*search)
@@ -190,7 +165,7 @@ def test_a_document_of_a_title_alone_has_nothing_to_show(tamis: Callable[..., Sa
     assert tamis(*search, "--json").json["results"][0].get("evidence", []) == []
 
 
-def test_search_without_passages_has_no_evidence(tamis: Callable[..., Said]) -> None:
+def test_search_without_passages_has_no_evidence(tamis: Tamis) -> None:
     assert all("evidence" not in each for each in tamis("search", "idx", "castle", "--json").json["results"])
 
 
@@ -202,14 +177,14 @@ def test_search_without_passages_has_no_evidence(tamis: Callable[..., Said]) -> 
         ("bm25 >> birch(mono(model=m), n=9)", "birch with 9 sentences: use an n from 1 to 4"),
     ],
 )
-def test_errors_are_one_line(tamis: Callable[..., Said], pipeline: str, message: str) -> None:
+def test_errors_are_one_line(tamis: Tamis, pipeline: str, message: str) -> None:
     said = tamis("search", "idx", "castle", "-p", pipeline)
     assert said.status == 2
     assert message in " ".join(said.err.split())
     assert said.err.count("\n") <= 2
 
 
-def test_a_dry_run_says_how_many_inferences_there_can_be(tamis: Callable[..., Said], tmp_path: Path) -> None:
+def test_a_dry_run_says_how_many_inferences_there_can_be(tamis: Tamis, tmp_path: Path) -> None:
     said = tamis(
         "run", "idx", "topics.trec", "-p", "bm25 % 5 >> maxp(mono(model=m), passages=4)",
         "-o", tmp_path / "a.run", "--dry-run", "--json",
@@ -217,7 +192,7 @@ def test_a_dry_run_says_how_many_inferences_there_can_be(tamis: Callable[..., Sa
     assert said.json["inferences"]["most"] == 20
 
 
-def test_a_dry_run_counts_the_model_that_chooses(tamis: Callable[..., Said], tmp_path: Path) -> None:
+def test_a_dry_run_counts_the_model_that_chooses(tamis: Tamis, tmp_path: Path) -> None:
     arguments = (
         "run", "idx", "topics.trec", "-o", tmp_path / "a.run", "--dry-run", "-p",
         "bm25 % 5 >> maxp(mono(model=m), choose=mono(model=m, limit=64), passages=2, among=4)",
@@ -231,7 +206,7 @@ def test_a_dry_run_counts_the_model_that_chooses(tamis: Callable[..., Said], tmp
     assert "at most 30 inferences per query" in " ".join(tamis(*arguments).out.split())
 
 
-def test_what_chooses_is_told_of_after_a_run(tamis: Callable[..., Said], tmp_path: Path) -> None:
+def test_what_chooses_is_told_of_after_a_run(tamis: Tamis, tmp_path: Path) -> None:
     said = tamis(
         "run", "idx", "topics.trec", "-o", tmp_path / "a.run", "-p",
         "bm25 % 5 >> maxp(mono(model=m), window=10, choose=mono(model=m, limit=64), passages=1)", "--json",
@@ -241,7 +216,7 @@ def test_what_chooses_is_told_of_after_a_run(tamis: Callable[..., Said], tmp_pat
     assert 0 < reads["inferences"] < chooses["inferences"]
 
 
-def test_a_shown_passage_is_one_that_was_chosen(tamis: Callable[..., Said]) -> None:
+def test_a_shown_passage_is_one_that_was_chosen(tamis: Tamis) -> None:
     pipeline = "bm25 % 5 >> maxp(mono(model=m), window=10, choose=bm25, passages=1)"
     found = tamis("search", "idx", "castle", "-p", pipeline, "--json").json
     assert found["results"]

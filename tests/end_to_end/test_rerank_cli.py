@@ -7,51 +7,21 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import tamis as package
 from tamis import Document, Duo, Index, Mono, Run
-from tamis.cli import main
 from tamis.core.registry import build
 from tamis.core.runtime import Runtime
 from tamis.formats import read_corpus, read_queries
 from tamis.rank.given_run import Documents, GivenRun
+from tests.end_to_end.commands import Tamis
 
 DEMO = Path(package.__file__).parent / "demo_data"
 PIPELINE = "mono(model=m) % 5 >> duo(model=d)"
-
-
-@dataclass
-class Said:
-    """What a command returned, printed, and complained of."""
-
-    status: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-class Tamis:
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self.capsys = capsys
-
-    def __call__(self, *arguments: str | Path) -> Said:
-        self.capsys.readouterr()
-        status = main(list(map(str, arguments)))
-        return Said(status, *self.capsys.readouterr())
-
-
-@pytest.fixture
-def tamis(capsys: pytest.CaptureFixture[str]) -> Tamis:
-    return Tamis(capsys)
 
 
 @pytest.fixture(scope="module")
