@@ -225,14 +225,15 @@ class Dispatcher:
 
 def resources(ray: Any, request: Request) -> tuple[int, int, int]:
     """The number of actors, and the cores and GPUs of each."""
-    total, runtime = ray.cluster_resources(), request.runtime
-    cpus, gpus = int(total.get("CPU", 0)), int(total.get("GPU", 0)) if request.uses_gpu else 0
+    owned, runtime = ray.cluster_resources(), request.runtime
+    cpus, gpus = int(owned.get("CPU", 0)), int(owned.get("GPU", 0)) if request.uses_gpu else 0
     cores = runtime.cores or (max(1, cpus // min(gpus, runtime.workers or gpus)) if gpus else 1)
     most = min(gpus, cpus // cores) if gpus else cpus // cores
     wanted = runtime.workers or 1
     if most < wanted:
-        problem = f"the cluster has {cpus} cores" + (f" and {gpus} GPUs" if gpus else "")
-        problem += f", too few for {wanted} workers with {cores} cores each"
+        total = f"CPU cores: {cpus}, GPUs: {gpus}" if gpus else f"CPU cores: {cpus}"
+        each = f"{cores} core{'' if cores == 1 else 's'} each" + (" and a GPU" if gpus else "")
+        problem = f"the cluster ({total}) is too small for {wanted} workers with {each}"
         raise InputError(problem, remedy="use fewer workers or cores")
     return runtime.workers or most, cores, 1 if gpus else 0
 

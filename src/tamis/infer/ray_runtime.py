@@ -58,7 +58,7 @@ class RayRuntime:
     timeout: float = 60.0
 
     def __post_init__(self) -> None:
-        if self.address not in (LOCAL, "auto") and place_of(self.address) is None:
+        if not is_address(self.address):
             raise InputError(
                 f"{self.address!r} is not the address of a Ray cluster",
                 remedy="use local, auto, HOST:PORT or ray://HOST:PORT",
@@ -105,13 +105,23 @@ class RayRuntime:
                 workers.close()
 
 
+def is_address(address: str) -> bool:
+    """Whether `RayRuntime` accepts an address.
+
+    >>> is_address("auto"), is_address("ray://head:10001"), is_address("head")
+    (True, True, False)
+    """
+    return address in (LOCAL, "auto") or place_of(address) is not None
+
+
 def place_of(address: str) -> tuple[str, int] | None:
     """The host and the port of a cluster's address.
 
-    >>> place_of("ray://head:10001"), place_of("10.0.0.7:6379"), place_of("head")
-    (('head', 10001), ('10.0.0.7', 6379), None)
+    >>> place_of("ray://head:10001"), place_of("[::1]:6379"), place_of("head")
+    (('head', 10001), ('::1', 6379), None)
     """
     host, _, port = address.removeprefix("ray://").rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")  # around an IPv6 address
     return (host, int(port)) if host and port.isascii() and port.isdigit() and int(port) < 1 << 16 else None
 
 
