@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from tamis.base.where import where
     from tamis.core.query_syntax import simple_query
     from tamis.core.ranking import Hit, Ranking, Run, ScoreKind, Span
-    from tamis.core.ray_runtime import RayRuntime
     from tamis.core.stage import Pipeline, Role, Stage, stage
     from tamis.index.dependence import SDM, Dependence
     from tamis.index.feedback import RM3
     from tamis.index.index import Index
     from tamis.index.retriever import Retriever
     from tamis.index.score import BM25, QueryLikelihood, TfIdf
+    from tamis.infer.ray_runtime import RayRuntime
     from tamis.rank.birch import Birch
     from tamis.rank.cascade import Cascade
     from tamis.rank.combine import Fuse, Interpolate, Normalise
@@ -107,7 +107,7 @@ _HOME = {
     "tamis.index.index": ("Index",),
     "tamis.index.retriever": ("Retriever",),
     "tamis.index.score": ("BM25", "QueryLikelihood", "TfIdf"),
-    "tamis.core.ray_runtime": ("RayRuntime",),
+    "tamis.infer.ray_runtime": ("RayRuntime",),
     "tamis.core.stage": ("Pipeline", "Role", "Stage", "stage"),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}

@@ -6,9 +6,11 @@ import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -19,7 +21,10 @@ import pytest
 import tamis
 from tamis.cli import main
 from tamis.core.journal import count
+from tamis.core.registry import build
+from tamis.core.remote import Reranking
 from tamis.formats import read_corpus
+from tamis.infer.ray_runtime import RayRuntime
 
 pytest.importorskip("ray", reason="Ray is not installed")
 needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
@@ -191,6 +196,41 @@ def test_interrupted_killed_and_resumed(
     assert run.read_bytes() == (folder / "local.run").read_bytes()
 
 
+def test_the_process_that_runs_ray_is_killed(
+    folder: Path, tmp_path: Path, tamis_process: Callable[..., subprocess.Popen[str]]
+) -> None:
+    run, journal, stalls = tmp_path / "a.run", tmp_path / "a.run.journal", tmp_path / "stalls"
+    stalls.write_text(query(10))
+    pipeline = f'{PIPELINE} >> stall(file="{stalls}")'
+    process = tamis_process(*arguments(folder, run, "--on", "ray", pipeline=pipeline))
+    wait_until(lambda: process.poll() is not None or size_of(journal) > HEADER)
+    for driver in children(process.pid):
+        os.kill(driver, signal.SIGKILL)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert err.startswith("error: the process that runs Ray has ended") and err.count("\n") == 1
+    assert count(journal) == 8  # for --resume
+
+
+def children(pid: int) -> list[int]:
+    lists = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for each in lists for child in each.read_text().split()]
+
+
+def test_a_connection_that_ends_within_a_message_ends_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Ctrl-C leaves it that comes while a task is sent."""
+    monkeypatch.setattr("tamis.infer.ray_runtime.PATIENCE", 1000.0)
+    ended = threading.Event()
+
+    def interrupted() -> None:
+        with RayRuntime(workers=1).start(Reranking.of([build("normalise")])) as workers:
+            os.write(workers._connection.fileno(), struct.pack("!i", 100) + b"the beginning")
+        ended.set()
+
+    threading.Thread(target=interrupted, daemon=True).start()
+    wait_until(ended.is_set)
+
+
 def size_of(journal: Path) -> int:
     return journal.stat().st_size if journal.exists() else 0
 
@@ -237,6 +277,6 @@ def test_no_cluster_at_the_address(folder: Path, tmp_path: Path, capsys: pytest.
 def test_without_ray(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tamis.core.ray_runtime.find_spec", lambda name: None)
+    monkeypatch.setattr("tamis.infer.ray_runtime.find_spec", lambda name: None)
     assert main(arguments(folder, tmp_path / "a.run", "--on", "ray")) == 2
     assert capsys.readouterr().err.startswith("error: Ray is not installed: pip install")

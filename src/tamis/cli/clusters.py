@@ -1,8 +1,6 @@
-"""Where the batches of a command are worked on: here, or by the workers of a cluster."""
+"""The option `--on`: the cluster whose workers do the work of a command."""
 
 from __future__ import annotations
-
-import argparse
 
 from tamis.base.errors import InputError
 from tamis.cli.arguments import ArgumentParser
@@ -11,29 +9,37 @@ from tamis.core.cluster import Cluster
 _RAY = "ray"
 
 
-def on_argument(parser: argparse._ActionsContainer | ArgumentParser, what: str) -> None:
+def on_argument(parser: ArgumentParser, what: str, note: str = "") -> None:
     parser.add_argument(
         "--on",
         metavar="CLUSTER",
-        help=f"{what} in the workers of a cluster: ray is this machine's cores or GPUs, ray://HOST:10001 a "
-        "cluster that is there",
+        help=f"{what} in the workers of a cluster: ray for the GPUs or cores of this machine, "
+        f"ray://HOST:10001 for a running cluster{note}",
     )
 
 
 def cluster_of(on: str | None, workers: int | None = None) -> Cluster | None:
-    """The cluster that a word names, with so many workers of one core each.
+    """The cluster that `--on` names, with so many workers.
 
     >>> cluster_of("ray", workers=2), cluster_of("ray://head:10001"), cluster_of(None)
     (RayRuntime(workers=2), RayRuntime(address='ray://head:10001'), None)
-    >>> cluster_of("spark")
+    >>> cluster_of("ray:auto"), cluster_of("ray:head:6379")
+    (RayRuntime(address='auto'), RayRuntime(address='head:6379'))
+    >>> cluster_of("ray://head")
     Traceback (most recent call last):
-    tamis.base.errors.InputError: 'spark' is not a cluster: use ray, or ray://HOST:10001
+    tamis.base.errors.InputError: 'ray://head' is not a cluster: use ray, ray://HOST:10001, or on one of the
+    cluster's machines ray:auto or ray:HOST:6379
     """
     if on is None:
         return None
-    name, _, address = on.partition(":")
-    if name != _RAY or on == f"{_RAY}:":
-        raise InputError(f"{on!r} is not a cluster", remedy="use ray, or ray://HOST:10001")
-    from tamis.core.ray_runtime import LOCAL, RayRuntime
+    from tamis.infer.ray_runtime import LOCAL, RayRuntime, is_address
 
-    return RayRuntime((on if address.startswith("//") else address) or LOCAL, workers)
+    name, _, address = on.partition(":")
+    if on == _RAY:
+        return RayRuntime(LOCAL, workers)
+    if address.startswith("//"):
+        address = on
+    if name != _RAY or not is_address(address):
+        remedy = "use ray, ray://HOST:10001, or on one of the cluster's machines ray:auto or ray:HOST:6379"
+        raise InputError(f"{on!r} is not a cluster", remedy=remedy)
+    return RayRuntime(address, workers)

@@ -55,7 +55,7 @@ def job_arguments(parser: ArgumentParser) -> None:
         action="store_true",
         help="only print the plan, the number of inferences and the time they would take",
     )
-    on_argument(parser, "rerank")
+    on_argument(parser, "rerank", "; --workers is then the number of workers")
     runtime_arguments(parser)
     json_argument(parser)
 

@@ -1,9 +1,9 @@
-"""Workers elsewhere: the seam between tamis and whatever runs its batches on other cores and machines.
+"""Clusters: the interface between tamis and an engine that runs batches of work on other cores or machines.
 
-A `Job` is what workers do with tasks: plain data, sent to each worker once, which makes a function of it. A
-`Cluster` starts workers for a job and gives them tasks. It need know nothing of rankings, and a job nothing
-of where it is done: `tamis.core.ray_runtime` is one cluster, an executor of `concurrent.futures` another
-(docs/how-to/ray.md has it, in 20 lines), and one for Dask or Spark would be no longer.
+A `Job` is what workers do with tasks: plain data that is sent to each worker once. A `Cluster` starts workers
+for a job and gives them tasks. It needs to know nothing of rankings, and a job nothing of where it runs.
+`tamis.infer.ray_runtime` is one cluster, a pool of `concurrent.futures` another (20 lines, in
+docs/how-to/ray.md); Dask or Spark fit in the same way.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from tamis.base.errors import TamisError
 
 Task = TypeVar("Task")
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 class Job(Protocol):
-    """What workers do. It is pickled, and so are the tasks and what becomes of them."""
+    """What workers do. It is pickled, and so are its tasks and their results."""
 
     @property
     def uses_gpu(self) -> bool:
-        """Whether a worker is faster with a GPU of its own."""
+        """Whether each worker should have a GPU, where there are any."""
         ...
 
     def start(self, cores: int) -> Callable[[Any], Any]:
-        """What a worker does with a task, on so many cores; called once in each worker."""
+        """The function that a worker with so many cores applies to tasks; called once in each worker."""
         ...
 
 
 class Done(NamedTuple):
-    """What became of a task: what the job made of it, which worker did it, how many seconds it took there,
-    and how many workers it took; all but the last of them died."""
+    """A finished task: its result, the worker that did it, the seconds that it took there, and the number of
+    attempts; in all but the last of them the worker died."""
 
     value: Any
     worker: str
@@ -48,34 +48,34 @@ class Done(NamedTuple):
 
 
 class WorkerLost(TamisError):
-    """A task that no worker survives: raised in the place of what becomes of it."""
+    """Raised for a task at which several workers have died."""
 
 
 class Workers(Protocol):
     """The workers of a job."""
 
     def map(self, tasks: Iterable[Any]) -> Iterator[Done]:
-        """What became of each task, in the tasks' order. No more than a few tasks for each worker are taken
-        ahead; what a job raises is raised here."""
+        """The results, in the order of the tasks. Only a few tasks per worker are taken in advance. An
+        exception of the job is raised here."""
         ...
 
 
 class Cluster(Protocol):
-    """Where workers are."""
+    """Starts workers."""
 
     @property
     def on_this_machine(self) -> bool:
-        """Whether workers can use this machine's files, such as a cache of scores."""
+        """Whether workers can use files of this machine, such as a score cache."""
         ...
 
     def start(self, job: Job) -> AbstractContextManager[Workers]:
-        """Workers for a job, until the block ends."""
+        """Start workers for a job, and stop them when the block ends."""
         ...
 
 
 class Worker:
-    """A worker of a job, in whatever process a cluster has for it. It starts with its first task, so that
-    what goes wrong then is an error of this task.
+    """A worker of a job, in the process that a cluster has started for it. It starts the job with its first
+    task, so that an exception while starting is one of this task.
 
     >>> from types import SimpleNamespace
     >>> job = SimpleNamespace(uses_gpu=False, start=lambda cores: str.upper)
@@ -83,29 +83,30 @@ class Worker:
     Done(value='SIEVE', worker='n1', seconds=0.5, attempts=1)
     """
 
-    def __init__(self, job: Job, cores: int, name: str = "") -> None:
-        self.name = name or f"{platform.node()}:{os.getpid()}"
+    def __init__(self, job: Job, cores: int, name: str) -> None:
+        self.name = name
         self._job, self._cores = job, cores
-        self._work: Callable[[Any], Any] | None = None
+        self._function: Callable[[Any], Any] | None = None
 
     def do(self, task: Any) -> Done:
-        if self._work is None:
-            self._work = self._job.start(self._cores)
+        if self._function is None:
+            self._function = self._job.start(self._cores)
         started = time.perf_counter()
-        value = self._work(task)
+        value = self._function(task)
         return Done(value, self.name, time.perf_counter() - started)
 
 
-_own = threading.local()
+_of_thread = threading.local()
 
 
 def begin(job: Job, cores: int) -> None:
     """Make this thread a worker of a job: the `initializer` of an executor of `concurrent.futures`."""
-    _own.worker = Worker(job, cores, f"{platform.node()}:{os.getpid()}:{threading.get_native_id()}")
+    name = f"{platform.node()}:{os.getpid()}:{threading.get_native_id()}"
+    _of_thread.worker = Worker(job, cores, name)
 
 
 def work(task: Any) -> Done:
-    """What becomes of a task in a thread that has begun.
+    """Do a task in a thread for which `begin` was called.
 
     >>> from concurrent.futures import ThreadPoolExecutor
     >>> from types import SimpleNamespace
@@ -114,20 +115,22 @@ def work(task: Any) -> Done:
     ...     [pool.submit(work, task).result().value for task in ("a", "b")]
     ['A', 'B']
     """
-    worker: Worker = _own.worker
+    worker: Worker = _of_thread.worker
     return worker.do(task)
 
 
-def in_order(submit: Callable[[Task], Future[Made]], tasks: Iterable[Task], under_way: int) -> Iterator[Made]:
-    """The results of tasks in their order, no more than `under_way` of which are waited for at a time: the
-    tasks are taken as they are needed, and one that takes long holds up the next.
+def in_order(
+    submit: Callable[[Task], Future[Result]], tasks: Iterable[Task], under_way: int
+) -> Iterator[Result]:
+    """The results of tasks, in the order of the tasks. At most `under_way` tasks are submitted and not yet
+    returned; further tasks are taken only when a result has been returned.
 
     >>> from concurrent.futures import ThreadPoolExecutor
     >>> with ThreadPoolExecutor(2) as pool:
     ...     list(in_order(lambda task: pool.submit(str.upper, task), "abc", under_way=2))
     ['A', 'B', 'C']
     """
-    waiting: deque[Future[Made]] = deque()
+    waiting: deque[Future[Result]] = deque()
     try:
         for task in tasks:
             waiting.append(submit(task))

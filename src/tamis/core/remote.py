@@ -1,15 +1,15 @@
-"""A pipeline on a cluster: what searches works here, the rerankers after that in workers.
+"""A pipeline on a cluster: stages that search run here, the rerankers after them in workers.
 
     bm25 % 100    >>  mono % 50 >> duo    >>  rm3 % 100
-    first: here       in workers              last: here
+    first: here       middle: in workers      last: here
 
-The middle is the first of the pipeline's stages with a model that need no index, and those that follow it up
-to one that does. Workers get rankings with the texts of their candidates, so they need neither the index nor
-a file of ours, and give back ids, scores and evidence. A worker makes its stages of the printed expression.
+The middle starts with the first stage that has a model and needs no index, and ends before the next stage
+that needs the index. Workers receive rankings with the texts of their candidates, so they need neither the
+index nor a shared disk, and return ids, scores and evidence. A worker builds its stages from their printed
+expressions.
 
-What a ranking depends on is the same here and there: a worker says what its models are (`Stage.resources`),
-so that journals, manifests and fingerprints are those of a run on one machine, and one that has another model
-than the others is an error.
+Workers report what their models are (`Stage.resources`). So journals, manifests and fingerprints are those of
+a run on one machine, and a worker with a different model than the others is an error.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,12 +30,12 @@ from tamis.core.cluster import Cluster, Done, WorkerLost, Workers
 from tamis.core.language import Node, calls
 from tamis.core.model_stage import ModelStage
 from tamis.core.options import Kind, Names, parameters_of, values_of
-from tamis.core.plan import rerankers, walk, work_of
+from tamis.core.plan import rerankers, walk, work_done, work_of
 from tamis.core.pool import ModelPool
 from tamis.core.ranking import Ranking
 from tamis.core.registry import build, declared, is_known, role_of
 from tamis.core.runtime import Runtime
-from tamis.core.stage import Pipeline, Role, Stage, TopK, applied
+from tamis.core.stage import Pipeline, Role, Stage, TopK
 from tamis.text.analyze import Analyzer, get_analyzer
 
 # -- which stages
@@ -43,7 +43,7 @@ from tamis.text.analyze import Analyzer, get_analyzer
 
 
 class Division(NamedTuple):
-    """The stages of a pipeline: those before the workers', the workers', and those after."""
+    """The stages of a pipeline: those in workers, and those before and after them."""
 
     first: list[Stage]
     middle: list[Stage]
@@ -51,7 +51,7 @@ class Division(NamedTuple):
 
 
 def divided(stages: Sequence[Stage]) -> Division:
-    """Which stages work where.
+    """Where each stage runs.
 
     >>> from tamis.core.registry import build
     >>> divided(build("normalise >> mono % 50 >> interpolate(duo) >> rm3 % 5 >> mono").stages)
@@ -67,37 +67,37 @@ def divided(stages: Sequence[Stage]) -> Division:
 
 
 def portable(stage: Stage) -> bool:
-    """Whether a stage can work without the index, in a process that knows no more of it than its expression.
+    """Whether a stage can run without the index, in a process that builds it from its expression.
 
     >>> from tamis.core.registry import build
     >>> [portable(build(text)) for text in ("mono % 50", "rm3", "maxp(mono, choose=bm25, passages=3)")]
     [True, False, False]
     """
     parts = [each for each in walk(stage) if not isinstance(each, TopK | Pipeline)]
-    own = all(is_known(each.name) and type(each) is declared(each.name) for each in parts)
-    return own and not any(map(_needs_more, parts)) and not any(map(_searches, calls(stage.expression)))
+    known = all(is_known(each.name) and type(each) is declared(each.name) for each in parts)
+    return known and not any(map(_needs_more, parts)) and not any(map(_searches, calls(stage.expression)))
 
 
 def _needs_more(stage: Stage) -> bool:
-    """Whether a stage has an index, or a function of the program that made it."""
+    """Whether a stage uses the index or a Python function, which its expression does not contain."""
     if getattr(stage, "index", None) is not None or stage.role is Role.FINDS:
         return True
     return any(each is not None for each in values_of(stage, Kind.PYTHON))
 
 
 def _searches(call: Any) -> bool:
-    """Whether it is a model of the first stage: as an option it takes its statistics from the index."""
+    """Whether a call is a first stage; as an option, it takes statistics from the index."""
     return is_known(call.name) and role_of(call.name) is Role.FINDS
 
 
 def _read_at_most(stages: Sequence[Stage]) -> int | None:
-    """How many of the first candidates these stages read, if that is known: the others stay below them."""
+    """How many of the first candidates these stages read at most, or None if they may read all."""
     depths = []
     for stage in stages:
-        own = stage.stage if isinstance(stage, TopK) else stage
-        if not isinstance(own, ModelStage) or own.top_option is None:
+        inner = stage.stage if isinstance(stage, TopK) else stage
+        if not isinstance(inner, ModelStage) or inner.top_option is None:
             return None
-        depths.append(int(getattr(own, own.top_option)))
+        depths.append(int(getattr(inner, inner.top_option)))
     return max(depths)
 
 
@@ -106,8 +106,7 @@ def _read_at_most(stages: Sequence[Stage]) -> int | None:
 
 
 class SentTexts:
-    """The texts of a ranking's candidates, by the ids that it has for them, and the name of what makes terms
-    of them.
+    """The texts of a ranking's candidates, by their ids in the ranking, and the name of the index's analyzer.
 
     >>> SentTexts(["d1"], [Document("d1", "a sieve")]).document("d1").text
     'a sieve'
@@ -130,7 +129,7 @@ class SentTexts:
 
 
 def sent(ranking: Ranking, depth: int | None = None) -> Ranking:
-    """A ranking with the texts of its first candidates in place of where they come from."""
+    """A ranking as it is sent to workers: with the texts of its first candidates instead of the index."""
     if ranking.texts is None:
         return replace(ranking, origin=None)
     read = ranking if depth is None else ranking.head(depth)
@@ -139,13 +138,13 @@ def sent(ranking: Ranking, depth: int | None = None) -> Ranking:
 
 
 def returned(ranking: Ranking) -> Ranking:
-    """A ranking without its texts, which are where it came from."""
+    """A ranking as workers return it: without the texts, which are known here."""
     return replace(ranking, texts=None, origin=None)
 
 
 class Answer(NamedTuple):
-    """What a worker gives back: the rankings, what its stages depend on, and of its models how they run and
-    what they have done for these rankings."""
+    """What a worker returns: the rankings, the resources of each stage, and for each model a description of
+    how it runs and a tally of its work for these rankings."""
 
     rankings: list[Ranking]
     resources: list[str]
@@ -155,8 +154,8 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Reranking:
-    """The job: stages as they are printed, each with how its models are run; where they were built, and
-    which files and folders they name there."""
+    """The job: the expression of each stage with the runtime of its models, the folder in which they were
+    built, and the files and folders that they name."""
 
     stages: tuple[tuple[str, Runtime], ...]
     folder: str
@@ -178,7 +177,7 @@ class Reranking:
         return any(runtime.device != "cpu" for _, runtime in self.stages)
 
     def start(self, cores: int) -> Callable[[Sequence[Ranking]], Answer]:
-        """What a worker does with rankings; of none it only says what it has."""
+        """The function that reranks; without rankings it only reports the models."""
         for path in self.named:
             if not Path(path).exists():
                 raise InputError(
@@ -191,19 +190,19 @@ class Reranking:
         stages = [
             build(text, runtime=replace(runtime, workers=cores, pool=pool)) for text, runtime in self.stages
         ]
-        models = [model for stage in stages for model in rerankers(stage)]
-        for stage in stages:
-            stage.prepare()
+        pipeline = Pipeline(stages)
+        models = rerankers(pipeline)
+        pipeline.prepare()
 
         def rerank(rankings: Sequence[Ranking]) -> Answer:
-            current = [replace(each) for each in rankings]
-            for stage in stages if current else ():
-                current = applied(stage, current)
+            # `replace` makes the scores read-only again, which pickling forgets
+            read = [replace(each) for each in rankings]
+            found = pipeline.apply(read) if read else []
             tallies = [model.tally for model in models]
             for model in models:
                 model.tally = type(model.tally)()
             return Answer(
-                [returned(each) for each in current],
+                [returned(each) for each in found],
                 [stage.resources for stage in stages],
                 [model.description for model in models],
                 tallies,
@@ -213,7 +212,7 @@ class Reranking:
 
 
 def _runtime(stage: Stage) -> Runtime:
-    """How a stage's models were built, as far as it is not printed."""
+    """The runtime of a stage's models, which its expression does not contain."""
     for model in rerankers(stage):
         path = getattr(model.cache, "path", None)
         cache = None if path is None else Path(path).resolve()
@@ -222,7 +221,7 @@ def _runtime(stage: Stage) -> Runtime:
 
 
 def _paths(expression: Node) -> Iterator[Path]:
-    """The files and folders that an expression names, which are here."""
+    """The files and folders that an expression names and that exist here."""
     for call in calls(expression):
         known = parameters_of(declared(call.name))
         for name, value in call.options:
@@ -234,16 +233,16 @@ def _paths(expression: Node) -> Iterator[Path]:
 def _is_there(path: Path) -> bool:
     try:
         return path.exists()
-    except (OSError, ValueError):  # a text that is no path
+    except (OSError, ValueError):  # not a path
         return False
 
 
-# -- what is done with it
+# -- the pipeline
 # ------------------------------------------------------------------------------------------------------------
 
 
 class Elsewhere(Stage):
-    """A stage that works in workers, as journals and fingerprints see it: what it depends on, they say."""
+    """A stage that runs in workers, for journals and fingerprints: the workers report its resources."""
 
     def __init__(self, stage: Stage, resources: str) -> None:
         self.stage, self._resources = stage, resources
@@ -264,42 +263,57 @@ class Elsewhere(Stage):
         return self.stage.apply(rankings, depth)
 
 
+@dataclass
+class WorkerTally:
+    """What a worker has done."""
+
+    batches: int = 0
+    queries: int = 0
+    seconds: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """
+        >>> WorkerTally(batches=2, queries=16, seconds=4.0).as_dict()
+        {'batches': 2, 'queries': 16, 'seconds': 4.0, 'queries_per_second': 4.0}
+        """
+        speed = round(self.queries / self.seconds, 3) if self.seconds else None
+        return asdict(self) | {"seconds": round(self.seconds, 3), "queries_per_second": speed}
+
+
 class Remote:
-    """A pipeline whose rerankers are in workers. What they have done is added to the tallies of the stages
-    here."""
+    """A pipeline whose rerankers run in workers. The work that they report is added to the tallies of the
+    stages here."""
 
     def __init__(self, stages: Sequence[Stage], on: Cluster, workers: Workers) -> None:
-        self._first, self._middle, self._last = divided(stages)
+        first, middle, last = divided(stages)
+        self._first, self._middle, self._last = Pipeline(first), Pipeline(middle), Pipeline(last)
         self._on, self._workers = on, workers
-        self._depth = _read_at_most(self._middle)
-        self._models = [model for stage in self._middle for model in rerankers(stage)]
-        self._done: dict[str, list[float]] = {}  # of each worker batches, queries and seconds
+        self._depth = _read_at_most(middle)
+        self._tallies: defaultdict[str, WorkerTally] = defaultdict(WorkerTally)  # by the worker's name
         self._restarts = 0
-        (answer,) = workers.map([[]])
-        self._known: Answer = answer.value
-        self.stage = Pipeline(
-            [*self._first, *map(Elsewhere, self._middle, self._known.resources), *self._last]
-        )
+        (done,) = workers.map([[]])
+        self._reported: Answer = done.value
+        self.stage = Pipeline([*first, *map(Elsewhere, middle, self._reported.resources), *last])
 
     def prepare(self) -> None:
-        for stage in (*self._first, *self._last):
-            stage.prepare()
+        self._first.prepare()
+        self._last.prepare()
 
     def batches(self, rankings: Sequence[Ranking], at_once: int) -> Iterator[tuple[list[Ranking], float]]:
-        """As `tamis.core.executor.batches`; here the seconds are those since the batch before."""
+        """As `tamis.core.executor.batches`; the seconds are those since the previous batch."""
         under_way: deque[list[Ranking]] = deque()
 
         def tasks() -> Iterator[list[Ranking]]:
             for start in range(0, len(rankings), at_once):
-                found = _through(self._first, rankings[start : start + at_once])
+                found = self._first.apply(rankings[start : start + at_once])
                 under_way.append(found)
                 yield [sent(each, self._depth) for each in found]
 
         since = time.perf_counter()
-        answers = self._workers.map(tasks())
+        results = self._workers.map(tasks())
         while True:
             try:
-                done = next(answers, None)
+                done = next(results, None)
             except WorkerLost as error:
                 queries = some(each.query.id for each in under_way[0])
                 problem = f"{error.problem} by the batch of the queries {queries}"
@@ -307,77 +321,69 @@ class Remote:
             if done is None:
                 return
             before = under_way.popleft()
-            batch = _through(self._last, [*map(_received, before, self._answer(done, len(before)))])
+            reranked = map(_received, before, self._rankings(done, len(before)))
+            batch = self._last.apply(list(reranked))
             now = time.perf_counter()
             yield batch, now - since
             since = now
 
-    def _answer(self, done: Done, queries: int) -> list[Ranking]:
+    def _rankings(self, done: Done, queries: int) -> list[Ranking]:
+        """The rankings of a finished task, after a check that the worker has the same models as the first."""
         answer: Answer = done.value
-        for stage, own, first in zip(self._middle, answer.resources, self._known.resources, strict=True):
-            if own != first:
+        pairs = zip(answer.resources, self._reported.resources, strict=True)
+        for stage, (resources, expected) in zip(self._middle.stages, pairs, strict=True):
+            if resources != expected:
                 raise InputError(
                     f"the worker {done.worker} has another model behind {stage!r} than the first worker",
                     remedy="use one model, device and precision on all machines",
                 )
-        for model, tally in zip(self._models, answer.tallies, strict=True):
+        for model, tally in zip(rerankers(self._middle), answer.tallies, strict=True):
             model.tally += tally
-        known = self._done.setdefault(done.worker, [0, 0, 0.0])
-        self._done[done.worker] = [known[0] + 1, known[1] + queries, known[2] + done.seconds]
+        total = self._tallies[done.worker]
+        total.batches += 1
+        total.queries += queries
+        total.seconds += done.seconds
         self._restarts += done.attempts - 1
         return answer.rankings
 
     def about(self) -> dict[str, Any]:
-        """What the manifest of a run says of it."""
-        count = len(self._done)
+        """What the manifest of a run says about the cluster and the models."""
+        count = len(self._tallies)
         place = f"in {count} worker{'' if count == 1 else 's'} of {self._on}"
-        described = zip(self._models, self._known.models, strict=True)
-        runs_on = {id(model): f"{text}, {place}" for model, text in described}
-        models = [model for stage in (*self._first, *self._middle, *self._last) for model in rerankers(stage)]
+        remote_models = [
+            work_of(model, f"{description}, {place}")
+            for model, description in zip(rerankers(self._middle), self._reported.models, strict=True)
+        ]
         return {
             "cluster": {
                 "on": str(self._on),
-                "stages": repr(Pipeline(self._middle)),
+                "stages": repr(self._middle),
                 "restarts": self._restarts,
                 "workers": [
-                    {
-                        "worker": worker,
-                        "batches": batches,
-                        "queries": queries,
-                        "seconds": round(seconds, 3),
-                        "queries_per_second": round(queries / seconds, 3) if seconds else None,
-                    }
-                    for worker, (batches, queries, seconds) in sorted(self._done.items())
+                    {"worker": name, **tally.as_dict()} for name, tally in sorted(self._tallies.items())
                 ],
             },
-            "models": [work_of(model, runs_on.get(id(model))) for model in models],
+            "models": [*work_done(self._first), *remote_models, *work_done(self._last)],
         }
 
 
-def _through(stages: Sequence[Stage], rankings: Sequence[Ranking]) -> list[Ranking]:
-    current = list(rankings)
-    for stage in stages:
-        current = applied(stage, current)
-    return current
-
-
 def _received(before: Ranking, after: Ranking) -> Ranking:
-    """What workers have made of a ranking, with where its texts come from."""
+    """A ranking that workers have returned, with the source of its texts."""
     return replace(before, ids=after.ids, scores=after.scores, kind=after.kind, evidence=after.evidence)
 
 
 @contextmanager
 def remote(stages: Sequence[Stage], on: Cluster) -> Iterator[Remote]:
-    """A pipeline on a cluster; one that it cannot do, and a cache that it cannot use, is an error."""
-    pipeline, middle = Pipeline(stages), divided(stages).middle
+    """A pipeline on a cluster; an error if no stage can run there, or if workers cannot use the cache."""
+    middle = divided(stages).middle
     if not middle:
         raise InputError(
-            f"no stage of {pipeline} can work on a cluster: all need the index",
+            f"no stage of {Pipeline(stages)} can work on a cluster: all need the index",
             remedy="run it on this machine, or add a reranker, as in bm25 % 100 >> mono",
         )
     job = Reranking.of(middle)
     if not on.on_this_machine and any(runtime.cache is not None for _, runtime in job.stages):
-        problem = "a cache of scores is a file of this machine, which the workers of a cluster do not share"
+        problem = "a score cache is a file of this machine, which the workers of a cluster do not share"
         raise InputError(problem, remedy="leave out the cache: finished queries are in the journal")
     with on.start(job) as workers:
         yield Remote(stages, on, workers)

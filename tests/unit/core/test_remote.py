@@ -175,7 +175,7 @@ def test_the_cache_is_that_of_the_stages(
         assert same(plain, run)
         assert sum(each["cached"] for each in run.manifest["models"]) == cached
     assert len(ScoreCache(tmp_path / "scores.db")) == 180
-    with pytest.raises(InputError, match="a cache of scores is a file of this machine"):
+    with pytest.raises(InputError, match="a score cache is a file of this machine"):
         stage.run(queries, on=Threads(on_this_machine=False))
 
 

@@ -1,8 +1,8 @@
-"""Workers on Ray: a cluster of this machine that lives as long as a job, or one that is there.
+"""Workers on Ray: on a cluster of this machine that is started for a job, or on a running cluster.
 
-Ray runs in a process of its own (`tamis.core.ray_driver`), which ends with its connection to this one,
-however this one ends. So nothing of Ray is imported here, nothing that it prints reaches a terminal, no
-Ctrl-C reaches it before us, and whatever stops it from answering is an error in bounded time.
+Ray runs in a separate process (`tamis.infer.ray_driver`), which ends when its connection to this process is
+closed, even if this process is killed. So Ray is not imported here, nothing that it prints reaches the
+terminal, Ctrl-C does not reach it, and if it stops responding, that is an error after a limited time.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,32 +20,29 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
-from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tamis.base.errors import InputError, MissingDependencyError, TamisError
 from tamis.base.extras import install
 from tamis.base.processes import end_others, end_session
-from tamis.base.version import __version__
 from tamis.core.cluster import Done, Job, in_order
 
 LOCAL = "local"
-_AHEAD = 3  # tasks a worker: one that it does, one that waits there, one that is done and waits for its turn
-PATIENCE = 20.0  # seconds until a process that was told to end is ended
-_MAIN = "import sys; sys.path[:] = sys.argv[2:]; from tamis.core.ray_driver import main; main()"
+_AHEAD = 3  # tasks per worker: one in work, one that waits for it, one that is done and waits for its turn
+PATIENCE = 20.0  # seconds until a process that was told to end is killed
+_MAIN = "import sys; sys.path[:] = sys.argv[2:]; from tamis.infer.ray_driver import main; main()"
 
 
 @dataclass(frozen=True)
 class RayRuntime:
     """Where `Stage.run` and `build_tokens` find workers.
 
-    `address` is `local` for a cluster of this machine, which is started for a job and stopped after it;
-    `ray://HOST:10001` for one that is there; from one of its machines also `auto` or `HOST:6379`. There are
-    as many `workers` as the cluster has GPUs, or else cores for, unless told; each has a model of its own,
-    and so many `cores`. `timeout` is how many seconds the cluster has to answer, and its first worker to
-    start.
+    `address` is `local` for a cluster of this machine, which is started for a job and stopped after it, or
+    `ray://HOST:10001` for a running cluster; on one of its machines also `auto` or `HOST:6379`. Each of the
+    `workers` has its own model and so many `cores`; by default there is one worker per GPU, or else per core.
+    `timeout` is how many seconds the cluster has to respond, and its first worker to start.
 
     >>> RayRuntime(workers=2)
     RayRuntime(workers=2)
@@ -60,7 +58,7 @@ class RayRuntime:
     timeout: float = 60.0
 
     def __post_init__(self) -> None:
-        if self.address not in (LOCAL, "auto") and place_of(self.address) is None:
+        if not is_address(self.address):
             raise InputError(
                 f"{self.address!r} is not the address of a Ray cluster",
                 remedy="use local, auto, HOST:PORT or ray://HOST:PORT",
@@ -72,11 +70,11 @@ class RayRuntime:
     def __repr__(self) -> str:
         defaults = RayRuntime.__dataclass_fields__.values()
         set_here = [(each.name, getattr(self, each.name)) for each in defaults]
-        told = (f"{name}={value!r}" for name, value in set_here if value != getattr(RayRuntime, name))
-        return f"RayRuntime({', '.join(told)})"
+        shown = (f"{name}={value!r}" for name, value in set_here if value != getattr(RayRuntime, name))
+        return f"RayRuntime({', '.join(shown)})"
 
     def __str__(self) -> str:
-        """As a command line has it.
+        """As it is written on the command line.
 
         >>> print(RayRuntime(), RayRuntime("ray://head:10001"), RayRuntime("auto"))
         ray ray://head:10001 ray:auto
@@ -91,7 +89,7 @@ class RayRuntime:
 
     @contextmanager
     def start(self, job: Job) -> Iterator[RayWorkers]:
-        """Workers for a job, until the block ends."""
+        """Start workers for a job, and stop them when the block ends."""
         if os.name == "nt":
             raise TamisError("workers on Ray need Linux or macOS", remedy="run it without Ray")
         if find_spec("ray") is None:
@@ -107,25 +105,35 @@ class RayRuntime:
                 workers.close()
 
 
+def is_address(address: str) -> bool:
+    """Whether `RayRuntime` accepts an address.
+
+    >>> is_address("auto"), is_address("ray://head:10001"), is_address("head")
+    (True, True, False)
+    """
+    return address in (LOCAL, "auto") or place_of(address) is not None
+
+
 def place_of(address: str) -> tuple[str, int] | None:
     """The host and the port of a cluster's address.
 
-    >>> place_of("ray://head:10001"), place_of("10.0.0.7:6379"), place_of("head")
-    (('head', 10001), ('10.0.0.7', 6379), None)
+    >>> place_of("ray://head:10001"), place_of("[::1]:6379"), place_of("head")
+    (('head', 10001), ('::1', 6379), None)
     """
     host, _, port = address.removeprefix("ray://").rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")  # around an IPv6 address
     return (host, int(port)) if host and port.isascii() and port.isdigit() and int(port) < 1 << 16 else None
 
 
 class RayWorkers:
-    """The workers of a job on Ray, behind a connection to the process that has them."""
+    """The workers of a job on Ray: a connection to the process that runs Ray."""
 
     def __init__(self, connection: Connection, log: Path) -> None:
         self._connection, self._log = connection, log
-        self._count = 0
+        self._submitted = 0
         self._futures: dict[int, Future[Done]] = {}
         self._lock = threading.Lock()
-        self._fault: Exception | None = None
+        self._fault: Exception | None = None  # of the process: no task will be done
         self.workers: int = self._received()
         self._reader = threading.Thread(target=self._read, name="tamis-ray", daemon=True)
         self._reader.start()
@@ -135,21 +143,22 @@ class RayWorkers:
         return in_order(self._submit, tasks, _AHEAD * self.workers)
 
     def close(self) -> None:
-        """Tell the process to end."""
-        with suppress(OSError):
-            self._connection.send_bytes(pickle.dumps(None))
-        self._reader.join(PATIENCE)
+        """Close the connection, which ends the process and the thread that reads. It may be closed within a
+        message, if Ctrl-C came while it was sent."""
+        with socket.socket(fileno=os.dup(self._connection.fileno())) as same, suppress(OSError):
+            same.shutdown(socket.SHUT_RDWR)
+        self._reader.join()
 
     def _submit(self, task: Any) -> Future[Done]:
         future: Future[Done] = Future()
         with self._lock:
-            number = self._count
-            self._count += 1
+            number = self._submitted
+            self._submitted += 1
             self._futures[number] = future
             if self._fault is not None:
                 future.set_exception(self._fault)
                 return future
-        with suppress(OSError):  # the reader has the reason
+        with suppress(OSError):  # which is a fault for the reader too
             self._connection.send_bytes(pickle.dumps((number, pickle.dumps(task))))
         return future
 
@@ -157,14 +166,15 @@ class RayWorkers:
         try:
             message = pickle.loads(self._connection.recv_bytes())
         except (EOFError, OSError) as error:
-            problem = f"the process that runs Ray has ended{self._last_words()}"
-            raise TamisError(problem, remedy="see that there is memory enough, or run without Ray") from error
+            problem = f"the process that runs Ray has ended{self._last_line()}"
+            remedy = "check that there is enough memory, or run without Ray"
+            raise TamisError(problem, remedy=remedy) from error
         if isinstance(message, Exception):
             raise message
         return message
 
-    def _last_words(self) -> str:
-        """The last line of the log, with what goes around it."""
+    def _last_line(self) -> str:
+        """The last line of the log, in parentheses."""
         with suppress(OSError):
             if last := self._log.read_text(errors="replace").strip().rpartition("\n")[2]:
                 return f" ({last[:200]})"
@@ -173,12 +183,12 @@ class RayWorkers:
     def _read(self) -> None:
         try:
             while True:
-                number, attempts, answer = self._received()
+                number, attempts, result = self._received()
                 with self._lock:
                     future = self._futures.pop(number)
                 if not future.set_running_or_notify_cancel():
                     continue
-                done = pickle.loads(answer)
+                done = pickle.loads(result)
                 if isinstance(done, Exception):
                     future.set_exception(done)
                 else:
@@ -196,40 +206,39 @@ class RayWorkers:
 # ------------------------------------------------------------------------------------------------------------
 
 
+class Request(NamedTuple):
+    """What the process is started with."""
+
+    runtime: RayRuntime
+    job: bytes  # pickled, for the workers
+    uses_gpu: bool
+    folder: str  # of temporary files
+
+
 @contextmanager
 def _driver(runtime: RayRuntime, job: Job) -> Iterator[tuple[Connection, Path]]:
-    """The connection to the process that runs Ray, until the block ends, and its log. All its files lie in a
-    folder that goes with it."""
+    """Start the process, and end it with the block: the connection to it, and its log. All files are in a
+    temporary folder."""
     # Ray has sockets in it, whose paths may have about a hundred characters
     base = tempfile.gettempdir() if len(tempfile.gettempdir()) < 30 else "/tmp"
     folder = Path(tempfile.mkdtemp(prefix="tamis-ray-", dir=base))
-    connection, theirs = Pipe()
+    ours, theirs = socket.socketpair()
+    connection = Connection(ours.detach())
     process = None
     try:
-        command = [sys.executable, "-c", _MAIN, str(theirs.fileno()), *sys.path]
         path = folder / "driver.log"
-        with path.open("wb") as log:
+        with theirs, path.open("wb") as log:
             process = subprocess.Popen(
-                command,
+                [sys.executable, "-c", _MAIN, str(theirs.fileno()), *sys.path],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,  # a terminal's Ctrl-C is for us
+                start_new_session=True,  # so that Ctrl-C in a terminal does not reach it
             )
-        theirs.close()
-        settings = {
-            "address": runtime.address,
-            "workers": runtime.workers,
-            "cores": runtime.cores,
-            "timeout": runtime.timeout,
-            "uses_gpu": job.uses_gpu,
-            "job": pickle.dumps(job),
-            "tamis": __version__,
-            "folder": str(folder),
-            "path": sys.path,
-        }
-        connection.send_bytes(pickle.dumps(settings))
+        request = Request(runtime, pickle.dumps(job), job.uses_gpu, str(folder))
+        with suppress(OSError):  # if it has ended, the first message tells
+            connection.send_bytes(pickle.dumps(request))
         if not connection.poll(2 * runtime.timeout + PATIENCE):
             problem = f"Ray has not started at {runtime.address}"
             raise TamisError(problem, remedy="check the address, and the cluster with `ray status`")
@@ -242,11 +251,11 @@ def _driver(runtime: RayRuntime, job: Job) -> Iterator[tuple[Connection, Path]]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """It ends by itself once its connection is closed."""
+    """Wait for the end of the process, whose connection is closed."""
     try:
         process.wait(PATIENCE)
     except subprocess.TimeoutExpired:
         end_session(process.pid)
         process.wait()
     else:
-        end_others(process.pid)  # if it was killed
+        end_others(process.pid)  # it may have been killed
