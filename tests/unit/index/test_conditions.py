@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from tamis import Document, Index, Query, Ranking
-from tamis.base.conditions import OneOf
+from tamis.base.conditions import Condition, OneOf
+from tamis.base.errors import InputError
 from tamis.base.interrupt import interruptible
 from tamis.base.where import ConditionError, where
 from tamis.core.stage import Stage
@@ -88,6 +89,28 @@ def test_conditions_join_what_the_retriever_and_the_query_say(index: Index) -> N
 def test_a_condition_of_stop_words_is_none(index: Index) -> None:
     assert allowed(index.segments, where("contains the or not contains of"), index.analyzer) is None
     assert len(index.bm25()("sieve", where="contains the")) == 300
+
+
+def test_a_condition_as_text_must_be_read(index: Index) -> None:
+    with pytest.raises(InputError, match=r"a str is not a condition: .* tamis.where"):
+        index.bm25()(Query("q", "sieve", where="year = 3"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        OneOf(("id",), tuple(f"d{number:06}" for number in range(2_000))),  # more values than a text may have
+        where(" or ".join(f"year={year}" for year in range(760))),  # printed, it is longer than a text may be
+    ],
+)
+def test_a_run_with_a_large_condition_is_resumed(index: Index, tmp_path: Path, condition: Condition) -> None:
+    queries, journal = [Query("p", "sieve"), Query("q", "drum")], tmp_path / "a.journal"
+    run = index.bm25().run(queries, where=condition, journal=journal)
+    again = index.bm25().run(queries, where=condition, journal=journal)
+    assert again.manifest["resumed"] == 2
+    assert list(again.values()) == list(run.values())
+    with pytest.raises(InputError, match="the journal belongs to 2 other queries"):
+        index.bm25().run(queries, journal=journal)
 
 
 class Everything(Stage):
