@@ -21,6 +21,7 @@ from typing import Final, NoReturn, get_args
 from tamis.base.conditions import (
     BARE,
     KEYWORDS,
+    NOT_BARE,
     NUMBER,
     Compare,
     Condition,
@@ -42,7 +43,7 @@ DEEPEST: Final = 30  # parentheses and "not" inside each other
 _SPACE = re.compile(r"\s*")
 _OPERATOR = re.compile(r"==|!=|<>|<=|>=|=|<|>")
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"' + r"|'(?:[^'\\]|\\.)*'", re.DOTALL)
-_KEY = re.compile(rf"{_QUOTED.pattern}|{BARE.pattern.replace('[^', '[^.', 1)}", re.DOTALL)
+_KEY = re.compile(rf"{_QUOTED.pattern}|[^.{NOT_BARE}]+", re.DOTALL)
 _ESCAPE = re.compile(r"\\.|\"", re.DOTALL)
 _FORM = "write it like year >= 2020 and lang in (en, fr)"
 _CONSTANTS: dict[str, Value] = {"true": True, "false": False, "null": None}

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from tamis import Document
-from tamis.base.conditions import And, Compare, Contains, Not, OneOf, Or, satisfies, values_of
+from tamis.base.conditions import (
+    And,
+    Compare,
+    Contains,
+    Not,
+    OneOf,
+    Or,
+    next_to_each_other,
+    satisfies,
+    values_of,
+)
+from tamis.base.errors import InputError
 from tamis.base.where import DEEPEST, LONGEST, MOST_VALUES, ConditionError, where
 from tamis.text.analyze import ENGLISH
 
@@ -224,3 +236,38 @@ def test_values_inside_of_lists() -> None:
     assert values_of(METADATA, ("author", "books", "year")) == [1, 2]
     assert values_of(METADATA, ("tags",)) == ["kitchen", 7, "tools"]
     assert values_of([], ("tags",)) == []
+
+
+def test_a_document_is_analyzed_once_for_all_phrases() -> None:
+    analyzed = []
+
+    def places(text: str) -> Sequence[str | None]:
+        analyzed.append(text)
+        return ENGLISH.places(text)
+
+    condition = where(" or ".join(f'contains "drum soup {number}"' for number in range(50)))
+    assert not satisfies(condition, DOCUMENT, places)
+    assert analyzed.count(DOCUMENT.contents) == 1
+
+
+class Counted(list[str | None]):
+    """Counts the words that are copied out of it."""
+
+    copied = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        found = super().__getitem__(key)
+        self.copied += len(found) if isinstance(key, slice) else 0
+        return found
+
+
+def test_a_repeated_word_does_not_make_a_phrase_slow() -> None:
+    words = Counted(["drum"] * 1000)
+    assert not next_to_each_other(["drum", "sieve"], words)
+    assert words.copied <= 2 * len(words)
+
+
+@pytest.mark.parametrize("given", ["year = 2021", 3, [], Not("year = 2021")])  # type: ignore[arg-type]
+def test_what_is_no_condition_is_refused(given: Any) -> None:
+    with pytest.raises(InputError, match="is not a condition: read it from text: tamis.where"):
+        satisfies(given, DOCUMENT, ENGLISH.places)
