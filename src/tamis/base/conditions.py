@@ -32,7 +32,10 @@ Operator = Literal["=", "!=", "<", "<=", ">", ">="]
 KEYWORDS = frozenset({"and", "or", "not", "in", "contains", "true", "false", "null"})
 #: What a word without quotes has none of: operators, and what breaks lines, turns their direction or steers a
 #: terminal. It is the inside of a class of a pattern.
-NOT_BARE = r"\s\"'()=!<>,\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff"
+NOT_BARE = (
+    r"\s'\"\u201c\u201d\u201e()=!<>,"
+    r"\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff"
+)
 BARE = re.compile(f"[^{NOT_BARE}]+")
 NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 #: Fields of the document itself; metadata under these names cannot be asked for.
