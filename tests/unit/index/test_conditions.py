@@ -224,6 +224,33 @@ def test_little_is_kept_of_many_fields_and_conditions(
     assert len(segment.fields._masks._values) == fields._MASKS
 
 
+def test_fields_that_do_not_fit_into_memory_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = "abcd"
+    made = [Document(f"d{n}", "sieve", metadata={f: f"{f}{n:06}" * 2 for f in names}) for n in range(300)]
+    index = Index.build(made, tmp_path / "idx")
+    monkeypatch.setattr(fields, "BYTES_EACH", 50)
+    monkeypatch.setattr(fields, "BYTES_MORE", 0)
+    small, read = Index.open(index.path), []
+    (segment,) = small.segments
+    described = fields.Store.described
+
+    def counted(self: fields.Store, frame: int) -> object:
+        read.append(frame)
+        return described(self, frame)
+
+    monkeypatch.setattr(fields.Store, "described", counted)
+    condition = " or ".join(f"{name} = {name}000007{name}000007" for name in names)
+    assert matching(small, condition) == {"d7"}
+    assert 0 < segment.fields._columns._used <= 50 * 300
+    assert isinstance(segment.fields.columns([("d",)])["d",], fields.FieldColumn)
+    first = len(read)
+    assert (
+        first <= 3 * segment.store.frames
+    )  # once for what they have, once for what was forgotten; one more here
+    assert matching(small, condition) == {"d7"}
+    assert len(read) == first
+
+
 class GivenUp(Exception):
     """What a deadline raises."""
 
