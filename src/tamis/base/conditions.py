@@ -17,9 +17,11 @@ import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 from tamis.base.documents import Document
+from tamis.base.errors import InputError
 
 Value = str | int | float | bool | None
 Path = tuple[str, ...]
@@ -28,11 +30,13 @@ Places = Callable[[str], Sequence[str | None]]
 Operator = Literal["=", "!=", "<", "<=", ">", ">="]
 
 KEYWORDS = frozenset({"and", "or", "not", "in", "contains", "true", "false", "null"})
-#: A word that needs no quotes: no operator, and nothing that breaks lines, turns their direction or steers a
-#: terminal.
-BARE = re.compile(
-    r"[^\s\"'()=!<>,\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff]+"
+#: What a word without quotes has none of: operators, and what breaks lines, turns their direction or steers a
+#: terminal. It is the inside of a class of a pattern.
+NOT_BARE = (
+    r"\s'\"\u201c\u201d\u201e()=!<>,"
+    r"\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff"
 )
+BARE = re.compile(f"[^{NOT_BARE}]+")
 NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 #: Fields of the document itself; metadata under these names cannot be asked for.
 ID, TITLE = ("id",), ("title",)
@@ -204,6 +208,9 @@ def without_empty(condition: Condition, places: Places) -> Condition | None:
     if isinstance(condition, And | Or):
         join = all_of if isinstance(condition, And) else any_of
         return join(*(without_empty(each, places) for each in condition.conditions))
+    if not isinstance(condition, Compare | OneOf):  # from callers without a type checker
+        problem = f"a {type(condition).__name__} is not a condition"
+        raise InputError(problem, remedy='read it from text: tamis.where("year >= 2020")')
     return condition
 
 
@@ -288,20 +295,38 @@ def satisfies(condition: Condition, document: Document, places: Places) -> bool:
     True
     """
     there = without_empty(condition, places)
-    return there is None or _satisfies(there, document, places)
+    return there is None or _satisfies(there, _Analyzed(document, places))
 
 
-def _satisfies(condition: Condition, document: Document, places: Places) -> bool:
+class _Analyzed:
+    """A document, whose words are analyzed once for all phrases of a condition."""
+
+    def __init__(self, document: Document, places: Places) -> None:
+        self.document, self.places = document, places
+
+    @cached_property
+    def words(self) -> Sequence[str | None]:
+        return self.places(self.document.contents)
+
+    @cached_property
+    def different(self) -> frozenset[str | None]:
+        return frozenset((*self.words, None))
+
+    def contains(self, words: Sequence[str | None]) -> bool:
+        return self.different.issuperset(words) and next_to_each_other(words, self.words)
+
+
+def _satisfies(condition: Condition, analyzed: _Analyzed) -> bool:
     match condition:
         case And(parts):
-            return all(_satisfies(each, document, places) for each in parts)
+            return all(_satisfies(each, analyzed) for each in parts)
         case Or(parts):
-            return any(_satisfies(each, document, places) for each in parts)
+            return any(_satisfies(each, analyzed) for each in parts)
         case Not(inside):
-            return not _satisfies(inside, document, places)
+            return not _satisfies(inside, analyzed)
         case Contains():
-            return next_to_each_other(words_of(condition, places), places(document.contents))
-    return holds(condition, field_values(document, condition.field))
+            return analyzed.contains(words_of(condition, analyzed.places))
+    return holds(condition, field_values(analyzed.document, condition.field))
 
 
 def field_values(document: Document, field: Path) -> list[Any]:
@@ -324,7 +349,10 @@ def next_to_each_other(words: Sequence[str | None], among: Sequence[str | None])
     try:
         while True:
             at = among.index(words[0], at + 1, last + 1)
-            if all(word is None or word == other for word, other in zip(words, among[at:], strict=False)):
+            if all(
+                word is None or word == other
+                for word, other in zip(words, among[at : at + len(words)], strict=True)
+            ):
                 return True
     except ValueError:
         return False

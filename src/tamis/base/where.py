@@ -6,7 +6,7 @@
               | field ("=" | "!=" | "<" | "<=" | ">" | ">=") value
               | field "in" "(" value ("," value)* ")"
     field     = key ("." key)*                     a key is a word, or quoted text
-    value     = number | true | false | null | word | "quoted text" | 'quoted text'
+    value     = number | true | false | null | word | "quoted text" | 'quoted text' | “quoted text”
 
 A strict parser: nothing is evaluated, and whatever it does not know is an error with its place. Printing what
 it has read and reading that again gives the same condition.
@@ -21,6 +21,7 @@ from typing import Final, NoReturn, get_args
 from tamis.base.conditions import (
     BARE,
     KEYWORDS,
+    NOT_BARE,
     NUMBER,
     Compare,
     Condition,
@@ -41,10 +42,21 @@ MOST_VALUES: Final = 1_000  # that are compared with, and words that must be con
 DEEPEST: Final = 30  # parentheses and "not" inside each other
 _SPACE = re.compile(r"\s*")
 _OPERATOR = re.compile(r"==|!=|<>|<=|>=|=|<|>")
-_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"' + r"|'(?:[^'\\]|\\.)*'", re.DOTALL)
-_KEY = re.compile(rf"{_QUOTED.pattern}|{BARE.pattern.replace('[^', '[^.', 1)}", re.DOTALL)
+_CURLY = "\u201c\u201d\u201e"  # as telephones write them
+_QUOTES = f"'\"{_CURLY}"
+_QUOTED = re.compile(
+    "|".join(rf"[{quote}](?:[^{quote}\\]|\\.)*[{quote}]" for quote in ('"', "'", _CURLY)), re.DOTALL
+)
+_KEY = re.compile(rf"{_QUOTED.pattern}|[^.{NOT_BARE}]+", re.DOTALL)
 _ESCAPE = re.compile(r"\\.|\"", re.DOTALL)
 _FORM = "write it like year >= 2020 and lang in (en, fr)"
+#: What other languages have where an operator is expected.
+_INSTEAD = {
+    "is": "write = null or != null",
+    "between": "write year >= 2000 and year <= 2009",
+    "contains": "write tags = tools: one of several values is enough",
+    "not": "write not before the field: not lang in (en, fr)",
+}
 _CONSTANTS: dict[str, Value] = {"true": True, "false": False, "null": None}
 
 
@@ -132,7 +144,7 @@ class _Parser:
 
     def expected(self, wanted: str, remedy: str = _FORM) -> NoReturn:
         rest = self.text[self.at :]
-        if rest[:1] in ("'", '"') and not _QUOTED.match(rest):
+        if rest and rest[0] in _QUOTES and not _QUOTED.match(rest):
             self.error(
                 "quotes that are not closed", self.at, "close them, or put a backslash before the quote"
             )
@@ -198,13 +210,12 @@ class _Parser:
             self.at += 1
 
     def comparison(self, field: Path) -> Condition:
-        if self.word() == "not":
-            self.expected("an operator or in", "write not before the field: not lang in (en, fr)")
         if self.keyword("in"):
             return OneOf(field, self.several())
         found = self.read(_OPERATOR)
         if not found:
-            self.expected(f"one of {' '.join(get_args(Operator))} or in")
+            remedy = _INSTEAD.get(self.word().lower(), _FORM)
+            self.expected(f"one of {' '.join(get_args(Operator))} or in", remedy)
         sign: Operator = {"==": "=", "<>": "!="}.get(found, found)  # type: ignore[assignment]
         at = self.at
         value = self.value()
@@ -257,7 +268,7 @@ class _Parser:
 
     def unquoted(self, text: str, at: int) -> str:
         """A word as it is, quoted text without its quotes: its escapes are those of JSON."""
-        if text[0] not in "\"'":
+        if text[0] not in _QUOTES:
             return text
         body = _ESCAPE.sub(lambda each: {"\\'": "'", '"': '\\"'}.get(each[0], each[0]), text[1:-1])
         try:

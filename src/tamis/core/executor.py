@@ -77,7 +77,11 @@ def run(
     from tamis.base.version import __version__
 
     with _placed(stage, on) as place, _written(place.stage, journal, waiting) as written:
-        done = [stage.attach(ranking) for ranking in written.done]
+        # what a journal has are the same queries, but for their conditions
+        done = [
+            stage.attach(replace(ranking, query=asked.query))
+            for ranking, asked in zip(written.done, waiting, strict=False)
+        ]
         resumed = len(done)
         if progress and resumed:
             progress(resumed)

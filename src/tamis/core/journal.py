@@ -25,7 +25,6 @@ import xxhash
 
 from tamis.base.documents import Query
 from tamis.base.errors import CorruptError, InputError
-from tamis.base.where import where
 from tamis.core.ranking import Ranking, ScoreKind, Span
 from tamis.storage.files import storage_errors, sync_folder
 from tamis.storage.locks import is_there, lock
@@ -72,7 +71,8 @@ def digest(queries: Iterable[Query]) -> str:
     """
     seen = xxhash.xxh3_128()
     for query in queries:
-        seen.update(_line(_plain(query)))
+        plain = _plain(query)
+        seen.update(_line(plain if query.where is None else [*plain, str(query.where)]))
     return str(seen.hexdigest())
 
 
@@ -106,8 +106,9 @@ class Journal(Record):
     """What is done of a run, written down: a batch that is appended survives a kill.
 
     Rankings come back as they were, scores bit for bit, but for `texts` and `origin`: these are not data, and
-    the stage attaches its own (`Stage.attach`). `at_once` is the number with which the journal was begun,
-    since a neighbour in a batch can change the last bit of a score.
+    the stage attaches its own (`Stage.attach`); nor have their queries conditions, which the job's have.
+    `at_once` is the number with which the journal was begun, since a neighbour in a batch can change the last
+    bit of a score.
 
     >>> path = getfixture("tmp_path") / "bm25.journal"
     >>> job = Job("bm25", "a1", (("bm25", "a1"),), digest([Query("q1", "sieve"), Query("q2", "soup")]), 2)
@@ -306,7 +307,7 @@ def _decode(payload: bytes) -> tuple[Ranking, float]:
     line, _, scores = payload.partition(b"\n")
     head = json.loads(line)
     ranking = Ranking(
-        _query(*head["query"]),
+        Query(*head["query"]),
         tuple(head["ids"]),
         np.frombuffer(scores, head["dtype"]),
         ScoreKind(head["kind"]),
@@ -316,12 +317,7 @@ def _decode(payload: bytes) -> tuple[Ranking, float]:
 
 
 def _plain(query: Query) -> list[Any]:
-    plain: list[Any] = [query.id, query.text, dict(query.fields)]
-    return plain if query.where is None else [*plain, str(query.where)]
-
-
-def _query(query_id: str, text: str, fields: dict[str, str], condition: str | None = None) -> Query:
-    return Query(query_id, text, fields, None if condition is None else where(condition))
+    return [query.id, query.text, dict(query.fields)]
 
 
 def _line(value: Any) -> bytes:

@@ -28,6 +28,7 @@ from tamis.base.conditions import (
 from tamis.base.errors import did_you_mean, quoted, some
 from tamis.base.interrupt import check
 from tamis.base.where import ConditionError
+from tamis.index.fields import Columns
 from tamis.index.phrases import containing
 from tamis.index.segment import Segment
 from tamis.text.analyze import Analyzer
@@ -41,36 +42,36 @@ def allowed(segments: Sequence[Segment], where: Condition, analyzer: Analyzer) -
     condition = without_empty(where, analyzer.places)
     if condition is None:
         return None
-    _check_fields(segments, condition)
+    compared = [leaf for leaf in leaves(condition) if not isinstance(leaf, Contains)]
+    _check_fields(segments, compared)
     masks = []
     for segment in segments:
         check()
-        masks.append(_mask(segment, condition, analyzer))
+        masks.append(_mask(segment, condition, analyzer, segment.fields.needed(compared)))
     return masks
 
 
-def _mask(segment: Segment, condition: Condition, analyzer: Analyzer) -> Array:
+def _mask(segment: Segment, condition: Condition, analyzer: Analyzer, columns: Columns) -> Array:
     match condition:
         case And(parts):
-            return reduce(np.logical_and, (_mask(segment, each, analyzer) for each in parts))
+            return reduce(np.logical_and, (_mask(segment, each, analyzer, columns) for each in parts))
         case Or(parts):
-            return reduce(np.logical_or, (_mask(segment, each, analyzer) for each in parts))
+            return reduce(np.logical_or, (_mask(segment, each, analyzer, columns) for each in parts))
         case Not(inside):
-            return ~_mask(segment, inside, analyzer)
+            return ~_mask(segment, inside, analyzer, columns)
         case Contains():
             return containing(segment, words_of(condition, analyzer.places), analyzer)
-    return segment.fields.where(condition)
+    return segment.fields.where(condition, columns)
 
 
-def _check_fields(segments: Sequence[Segment], condition: Condition) -> None:
+def _check_fields(segments: Sequence[Segment], compared: Sequence[Compare | OneOf]) -> None:
     """Raise where no document has a field, or only values of other kinds than those it is compared with: the
     condition is hardly what was meant."""
-    compared = [leaf for leaf in leaves(condition) if not isinstance(leaf, Contains)]
     paths = {leaf.field for leaf in compared}
     kinds: dict[Path, set[str]] = {path: set() for path in paths}
     for segment in segments if paths else ():
-        for path, column in segment.fields.columns(paths).items():
-            kinds[path] |= column.kinds
+        for path, own in segment.fields.kinds(paths).items():
+            kinds[path] |= own
     for leaf in compared:
         if not kinds[leaf.field] and leaf.field != TITLE and any(map(len, segments)):
             known = fields_of(segments)

@@ -3,8 +3,9 @@ milliseconds."""
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -48,9 +49,12 @@ class SortedTexts(Sequence[bytes]):
     1
     """
 
-    def __init__(self, texts: Sequence[bytes]) -> None:
-        self._ends = np.cumsum([0, *map(len, texts)], dtype=np.int64)
-        self._text = b"".join(texts)
+    def __init__(self, texts: Iterable[bytes]) -> None:
+        text, ends = bytearray(), array("q", [0])  # no list: there may be as many as documents
+        for each in texts:
+            text += each
+            ends.append(len(text))
+        self._text, self._ends = bytes(text), np.array(ends, np.int64)
 
     @property
     def nbytes(self) -> int:

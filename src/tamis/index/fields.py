@@ -6,7 +6,15 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Iterator, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Generator,
+    Hashable,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Generic, TypeVar
@@ -24,6 +32,7 @@ from tamis.storage.document_store import Store
 #: condition.
 BYTES_EACH, BYTES_MORE = 128, 1 << 22
 _MASKS = 32  # of conditions, one bit a document
+_KINDS = 1024  # fields of which it is known what they have
 _UNFINISHED = 4  # pieces of work that are kept for whoever goes on with them,
 _TOGETHER = 4  # and fields that one of them reads: each may take all the room while it is read
 _SAMPLED = 1_000  # documents whose fields are told of
@@ -40,6 +49,10 @@ class TooLarge:
     """A field whose values do not fit into memory."""
 
     kinds: frozenset[str]
+
+
+#: The columns of fields.
+Columns = dict[Path, FieldColumn | TooLarge]
 
 
 class Kept(Generic[_T]):
@@ -107,11 +120,12 @@ class Fields:
         self.store = store
         self.room = BYTES_EACH * len(store) + BYTES_MORE
         self._columns = Kept[FieldColumn | TooLarge](self.room)
+        self._kinds = Kept[frozenset[str]](_KINDS)
         self._masks = Kept[Array](_MASKS)
         self._begun: OrderedDict[Hashable, _Work[Any]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def columns(self, paths: Collection[Path]) -> dict[Path, FieldColumn | TooLarge]:
+    def columns(self, paths: Collection[Path]) -> Columns:
         """The columns of some fields; those that are not in memory are read in one pass."""
         known, missing = self._known(paths)
         left = sorted(missing)
@@ -119,6 +133,18 @@ class Fields:
             several, left = tuple(left[:_TOGETHER]), left[_TOGETHER:]
             known |= self._finished(several, partial(self._read, several))
         return known
+
+    def kinds(self, paths: Collection[Path]) -> dict[Path, frozenset[str]]:
+        """The kinds of the values of some fields, also of those whose columns are no longer in memory."""
+        found = {path: kinds for path in paths if (kinds := self._kinds.get(path)) is not None}
+        for path, column in self.columns(frozenset(paths).difference(found)).items():
+            found[path] = column.kinds
+            self._kinds.put(path, column.kinds, 1)
+        return found
+
+    def needed(self, conditions: Collection[Compare | OneOf]) -> Columns:
+        """The columns of those comparisons of which it is not known which documents satisfy them."""
+        return self.columns({each.field for each in conditions if self._masks.get(str(each)) is None})
 
     @cached_property
     def names(self) -> frozenset[Path]:
@@ -134,12 +160,12 @@ class Fields:
                 break
         return frozenset(found)
 
-    def _known(self, paths: Collection[Path]) -> tuple[dict[Path, FieldColumn | TooLarge], frozenset[Path]]:
+    def _known(self, paths: Collection[Path]) -> tuple[Columns, frozenset[Path]]:
         """The columns that are in memory, and the fields of which there is none."""
         found = {path: column for path in paths if (column := self._columns.get(path)) is not None}
         return found, frozenset(paths).difference(found)
 
-    def _read(self, paths: Collection[Path]) -> Parts[dict[Path, FieldColumn | TooLarge]]:
+    def _read(self, paths: Collection[Path]) -> Parts[Columns]:
         found, missing = self._known(paths)  # another thread may have read them meanwhile
         growing = [_Growing(path, self.room) for path in missing if path != ID]
         for frame in range(self.store.frames if growing else 0):
@@ -147,7 +173,8 @@ class Fields:
             for each in growing:
                 each.add(first, _values(each.path, titles, metadata))
             yield
-        for each in growing:
+        while growing:
+            each = growing.pop()  # what is finished makes room
             found[each.path] = column = each.finished(len(self.store))
             self._columns.put(each.path, column, 0 if isinstance(column, TooLarge) else column.nbytes)
             yield
@@ -156,9 +183,13 @@ class Fields:
             self._columns.put(ID, column, len(self.store))
         return found
 
-    def where(self, condition: Compare | OneOf) -> Array:
-        """Which documents satisfy a comparison."""
-        (column,) = self.columns([condition.field]).values()
+    def where(self, condition: Compare | OneOf, columns: Columns) -> Array:
+        """Which documents satisfy a comparison. The columns that it takes are `needed`: together they may
+        take more memory than there is for all."""
+        known = self._known_mask(str(condition))
+        if known is not None:
+            return known
+        column = columns.get(condition.field) or self.columns([condition.field])[condition.field]
         if isinstance(column, TooLarge):
             return self.mask(str(condition), lambda: self._scan(condition))
         return self.mask(str(condition), lambda: _at_once(column.where(condition)))
@@ -182,9 +213,14 @@ class Fields:
                 self._masks.put(key, bits, 1)
             return bits
 
+        known = self._known_mask(key)
+        return self._unpacked(self._finished(key, made)) if known is None else known
+
+    def _known_mask(self, key: Hashable) -> Array | None:
         bits = self._masks.get(key)
-        if bits is None:
-            bits = self._finished(key, made)
+        return None if bits is None else self._unpacked(bits)
+
+    def _unpacked(self, bits: Array) -> Array:
         return np.unpackbits(bits, count=len(self.store)).view(bool)
 
     def _finished(self, key: Hashable, begin: Callable[[], Parts[_T]]) -> _T:
@@ -307,18 +343,16 @@ class _Growing:
         present = np.zeros(count, dtype=bool)
         for documents in (numbers, texts, true, false, others):
             present[documents] = True
-        sorted_texts = sorted(
-            (text.encode("utf-8", "surrogatepass"), code) for text, code in self.texts.items()
-        )
-        rank = np.zeros(len(sorted_texts), np.uint32)
-        rank[[code for _, code in sorted_texts]] = np.arange(len(sorted_texts), dtype=np.uint32)
+        in_order = sorted(self.texts)  # by code points, which is the order of their bytes in UTF-8
+        rank = np.zeros(len(in_order), np.uint32)
+        rank[[self.texts[text] for text in in_order]] = np.arange(len(in_order), dtype=np.uint32)
         return FieldColumn(
             present,
             _unless_every(numbers, count),
             np.array(self.numbers, np.float64),
             _unless_every(texts, count),
             rank[np.array(self.codes, np.uint32)],
-            SortedTexts([text for text, _ in sorted_texts]),
+            SortedTexts(text.encode("utf-8", "surrogatepass") for text in in_order),
             true,
             false,
             kinds,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import reduce
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -31,18 +30,28 @@ def containing(segment: Segment, words: Sequence[str | None], analyzer: Analyzer
             terms[word] = term
 
     def work() -> Parts[Array]:
-        yield
-        documents = sorted((segment.decode(term)[0] for term in terms.values()), key=len)
-        both = reduce(lambda a, b: np.intersect1d(a, b, assume_unique=True), documents)
-        if len(words) > 1 and segment.has_positions and len(both):
-            both = yield from _by_positions(segment, words, terms)
+        found = yield from _with_all(segment, terms.values())
+        if len(words) > 1 and segment.has_positions and len(found):
+            found = yield from _by_positions(segment, words, terms)
         elif len(words) > 1:
-            both = yield from _by_texts(segment, words, both, analyzer)
+            found = yield from _by_texts(segment, words, found, analyzer)
         mask = np.zeros(len(segment), dtype=bool)
-        mask[both] = True
+        mask[found] = True
         return mask
 
     return segment.fields.mask(("contains", *words), work)
+
+
+def _with_all(segment: Segment, terms: Collection[Term]) -> Parts[Array]:
+    """The documents that have all of the terms."""
+    rarest, *others = sorted(terms, key=lambda term: term.postings)
+    yield
+    found, _ = segment.decode(rarest)
+    for term in others if len(found) else ():
+        yield
+        documents, _ = segment.decode(term)
+        found = found[documents[np.minimum(np.searchsorted(documents, found), len(documents) - 1)] == found]
+    return found
 
 
 def _by_positions(segment: Segment, words: Sequence[str | None], terms: Mapping[str, Term]) -> Parts[Array]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -32,9 +33,8 @@ MOST_WORDS = 3  # unknown words of a query that is corrected: one with more is i
 SHORTEST, LONGEST = 3, 40  # letters of a word that is corrected
 LEAST_DF = 2  # documents that have what is suggested: a word of a single one may be an error itself
 _ONE_EDIT = 5  # letters: two edits make almost any word of one that is so short
-_FIRST = 2  # letters of the word of which one begins the term: few errors are in the first letter
 _TERMS = 8  # similar terms whose documents are read
-_DOCUMENTS = 100  # that are read of a term, at most
+_DOCUMENTS = 30  # that are read of a term, at most
 _CHARACTERS = 50_000  # that are read of a term, in all its documents
 _KEPT = 64  # terms of a block that are looked at further
 _AT_ONCE = 1 << 18  # terms that are compared between two looks at the time
@@ -99,13 +99,14 @@ def similar_word(index: EmbeddedIndex, word: str) -> str | None:
     analyzer = index.analyzer
     fold = lower_case if analyzer.term("Q") == analyzer.term("q") else str
     word, found = fold(word), Counter[str]()
+    # most words are in many documents
+    similar = cache(lambda other: other.isalpha() and is_near(word, other))
     for term in similar_terms(index, word):
         left = _CHARACTERS
         for document in _documents(index, term):
             text = document.contents[:left]
             left -= len(text)
-            words = {fold(each) for each in analyzer.split(text)}
-            near = [each for each in words if each.isalpha() and is_near(word, each)]
+            near = [each for each in {fold(each) for each in analyzer.split(text)} if similar(each)]
             found.update(near)
             if not left or any(distance(word, each) == 1 and analyzer.term(each) == term for each in near):
                 break
@@ -149,15 +150,13 @@ def _similar(
     postings = segment.column("postings.term_postings")
     word = beginnings[0]
     shortest, longest = max(2, len(word) // 3), len(word) + most
-    firsts = np.zeros(256, dtype=bool)
-    firsts[[letter[0] for letter in encoded(word[:_FIRST])]] = True
     others = ~np.bitwise_or.reduce([_BITS[byte] for each in encoded(beginnings) for byte in each])
     for start in range(0, len(ends) - 1, _AT_ONCE):
         check()
         bounds = ends[start : start + _AT_ONCE + 1].astype(np.int64)
         dfs = np.diff(postings[start : start + _AT_ONCE + 1].astype(np.int64))
         sizes = np.diff(bounds)
-        here = firsts[text[bounds[:-1]]] & (dfs >= least) & (sizes >= shortest) & (sizes <= 4 * longest)
+        here = (dfs >= least) & (sizes >= shortest) & (sizes <= 4 * longest)
         numbers = np.flatnonzero(here)
         raw = _BITS[text[ranges(bounds[numbers], sizes[numbers])]]
         if not len(raw):
@@ -243,7 +242,6 @@ def is_near(word: str, other: str) -> bool:
     most = edits_allowed(word)
     return (
         abs(len(word) - len(other)) <= most
-        and other[:1] in word[:_FIRST]
         and len(set(other) - set(word)) <= most
         and distance(word, other) <= most
     )

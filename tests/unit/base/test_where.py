@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from tamis import Document
-from tamis.base.conditions import And, Compare, Contains, Not, OneOf, Or, satisfies, values_of
+from tamis.base.conditions import (
+    And,
+    Compare,
+    Contains,
+    Not,
+    OneOf,
+    Or,
+    next_to_each_other,
+    satisfies,
+    values_of,
+)
+from tamis.base.errors import InputError
 from tamis.base.where import DEEPEST, LONGEST, MOST_VALUES, ConditionError, where
 from tamis.text.analyze import ENGLISH
 
@@ -47,6 +59,9 @@ def test_what_is_read() -> None:
         ("http://a.org/?q=", None),
         (r'"a \"b\" \u00e9 \\ \n"', 'a "b" é \\ \n'),
         (r"""'it\'s "so"'""", 'it\'s "so"'),
+        ("“drum sieve”", "drum sieve"),
+        ("„drum 'sieve'“", "drum 'sieve'"),
+        ("l’été", "l’été"),
         ("de-AT", "de-AT"),
         ("été", "été"),
         (r"C:\files", r"C:\files"),
@@ -72,6 +87,8 @@ def test_values(text: str, value: Any) -> None:
         ("a in ('x', \"y z\", '3', true)", 'a in (x, "y z", "3", true)'),
         ("'not'.'a.b' = 'null'", '"not"."a.b" = "null"'),
         ("contains '\u202eabc'", 'contains "\\u202eabc"'),
+        ("a = 'say “x”'", 'a = "say “x”"'),
+        ("a = '“x'", 'a = "“x"'),
     ],
 )
 def test_what_is_printed(condition: str, printed: str) -> None:
@@ -98,6 +115,10 @@ def test_what_is_printed(condition: str, printed: str) -> None:
         ("year in ()", "expected a value, found '\\)'"),
         ("year in (3 4)", "expected a comma or a closing parenthesis, found '4'"),
         ("year not in (3)", "write not before the field: not lang in"),
+        ("lang is null", "found 'is': write = null or != null"),
+        ("year BETWEEN 1 and 3", "write year >= 2000 and year <= 2009"),
+        ("tags contains tools", "write tags = tools: one of several values is enough"),
+        ("lang = “en", "column 8 .* quotes that are not closed"),
         ("state = OR", "expected a value, found 'OR': put quotes around a text of that name: \"or\""),
         ("in = 3", 'put quotes around a field of that name: "in"'),
         ("a..b = 3", "expected the name of a field, found '.b'"),
@@ -224,3 +245,38 @@ def test_values_inside_of_lists() -> None:
     assert values_of(METADATA, ("author", "books", "year")) == [1, 2]
     assert values_of(METADATA, ("tags",)) == ["kitchen", 7, "tools"]
     assert values_of([], ("tags",)) == []
+
+
+def test_a_document_is_analyzed_once_for_all_phrases() -> None:
+    analyzed = []
+
+    def places(text: str) -> Sequence[str | None]:
+        analyzed.append(text)
+        return ENGLISH.places(text)
+
+    condition = where(" or ".join(f'contains "drum soup {number}"' for number in range(50)))
+    assert not satisfies(condition, DOCUMENT, places)
+    assert analyzed.count(DOCUMENT.contents) == 1
+
+
+class Counted(list[str | None]):
+    """Counts the words that are copied out of it."""
+
+    copied = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        found = super().__getitem__(key)
+        self.copied += len(found) if isinstance(key, slice) else 0
+        return found
+
+
+def test_a_repeated_word_does_not_make_a_phrase_slow() -> None:
+    words = Counted(["drum"] * 1000)
+    assert not next_to_each_other(["drum", "sieve"], words)
+    assert words.copied <= 2 * len(words)
+
+
+@pytest.mark.parametrize("given", ["year = 2021", 3, [], Not("year = 2021")])  # type: ignore[arg-type]
+def test_what_is_no_condition_is_refused(given: Any) -> None:
+    with pytest.raises(InputError, match="is not a condition: read it from text"):
+        satisfies(given, DOCUMENT, ENGLISH.places)

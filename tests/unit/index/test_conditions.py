@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from tamis import Document, Index, Query, Ranking
-from tamis.base.conditions import OneOf
+from tamis.base.conditions import Condition, OneOf
+from tamis.base.errors import InputError
 from tamis.base.interrupt import interruptible
 from tamis.base.where import ConditionError, where
 from tamis.core.stage import Stage
@@ -88,6 +89,28 @@ def test_conditions_join_what_the_retriever_and_the_query_say(index: Index) -> N
 def test_a_condition_of_stop_words_is_none(index: Index) -> None:
     assert allowed(index.segments, where("contains the or not contains of"), index.analyzer) is None
     assert len(index.bm25()("sieve", where="contains the")) == 300
+
+
+def test_a_condition_as_text_must_be_read(index: Index) -> None:
+    with pytest.raises(InputError, match=r"a str is not a condition: .* tamis.where"):
+        index.bm25()(Query("q", "sieve", where="year = 3"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        OneOf(("id",), tuple(f"d{number:06}" for number in range(2_000))),  # more values than a text may have
+        where(" or ".join(f"year={year}" for year in range(760))),  # printed, it is longer than a text may be
+    ],
+)
+def test_a_run_with_a_large_condition_is_resumed(index: Index, tmp_path: Path, condition: Condition) -> None:
+    queries, journal = [Query("p", "sieve"), Query("q", "drum")], tmp_path / "a.journal"
+    run = index.bm25().run(queries, where=condition, journal=journal)
+    again = index.bm25().run(queries, where=condition, journal=journal)
+    assert again.manifest["resumed"] == 2
+    assert list(again.values()) == list(run.values())
+    with pytest.raises(InputError, match="the journal belongs to 2 other queries"):
+        index.bm25().run(queries, journal=journal)
 
 
 class Everything(Stage):
@@ -199,6 +222,33 @@ def test_little_is_kept_of_many_fields_and_conditions(
     (segment,) = index.segments
     assert segment.fields._columns._used <= 3000
     assert len(segment.fields._masks._values) == fields._MASKS
+
+
+def test_fields_that_do_not_fit_into_memory_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = "abcd"
+    made = [Document(f"d{n}", "sieve", metadata={f: f"{f}{n:06}" * 2 for f in names}) for n in range(300)]
+    index = Index.build(made, tmp_path / "idx")
+    monkeypatch.setattr(fields, "BYTES_EACH", 50)
+    monkeypatch.setattr(fields, "BYTES_MORE", 0)
+    small, read = Index.open(index.path), []
+    (segment,) = small.segments
+    described = fields.Store.described
+
+    def counted(self: fields.Store, frame: int) -> object:
+        read.append(frame)
+        return described(self, frame)
+
+    monkeypatch.setattr(fields.Store, "described", counted)
+    condition = " or ".join(f"{name} = {name}000007{name}000007" for name in names)
+    assert matching(small, condition) == {"d7"}
+    assert 0 < segment.fields._columns._used <= 50 * 300
+    assert isinstance(segment.fields.columns([("d",)])["d",], fields.FieldColumn)
+    first = len(read)
+    assert (
+        first <= 3 * segment.store.frames
+    )  # once for what they have, once for what was forgotten; one more here
+    assert matching(small, condition) == {"d7"}
+    assert len(read) == first
 
 
 class GivenUp(Exception):
