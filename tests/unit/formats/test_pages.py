@@ -38,6 +38,20 @@ def test_a_page_without_main_is_its_body_without_navigation() -> None:
 
 
 @pytest.mark.parametrize(
+    ("data", "title"),
+    [
+        (b"<title></title><h1>Soup</h1>", "Soup"),
+        (b"<title> \n</title><h1> </h1><h1>Soup</h1>", "Soup"),
+        (b"<p><svg><title>An arrow</title></svg><h1>Soup</h1>", "Soup"),
+        (b"<p><svg><title>An arrow</title></svg>", ""),
+        (b"<title>Soup</title><h1>Onions</h1>", "Soup"),
+    ],
+)
+def test_a_page_without_a_title_has_that_of_its_first_heading(data: bytes, title: str) -> None:
+    assert read_html(data).title == title
+
+
+@pytest.mark.parametrize(
     "data", [b"", b"<", b"<title>", b"</body></html><p>late", b"<table><p>x</table>", b"<p>one\0two"]
 )
 def test_broken_pages_are_read_as_browsers_do(data: bytes) -> None:
