@@ -11,7 +11,7 @@ from tamis.formats.pages import Page, Parts, page
 NAME = re.compile(r"\.(?:[1-9n][a-z]*|man)$")
 
 _BEGINS = re.compile(rb"\s*(?:'\\\"|\.\\\"|\.TH\b|\.Dd\b|\.so\b|\.SH\b|\.Sh\b|\.de\b|\.nr\b|\.if\b|\.ds\b)")
-_REQUEST = re.compile(r"[.'][ \t]*([A-Za-z0-9]{1,2}|[A-Za-z][\w]*)?[ \t]*(.*)")
+_REQUEST = re.compile(r"[.'][ \t]*([A-Za-z]\w*|\d\w?)?[ \t]*(.*)")
 _ARGUMENT = re.compile(r'"((?:[^"]|"")*)"?|(\S+)')
 _SPECIAL = {
     "-": "-", "e": "\\", "\\": "\\", " ": " ", "~": " ", "0": " ", "'": "'", "`": "`", "&": "", "|": "",
@@ -32,6 +32,9 @@ _ESCAPE = re.compile(
     r"|z"
     r"|\((..)|\[([^\]\n]*)\]|(.)|$)"
 )
+# of macros, and parts that are not formatted: until ".." (or ".  ."), or the macro that they name
+_DEFINITIONS = frozenset(("de", "de1", "dei", "am", "am1", "ami", "ig"))
+_TABLE_FORMAT = re.compile(r"\.\s*$|^\.T&")  # its last line; the rows follow
 # besides roff's own requests, which are in lower case, these contain no text
 _NO_TEXT = frozenset(("TP", "HP", "Os", "PD", "RS", "RE", "UE"))
 _BREAK_NAMES = "SH SS Sh Ss PP P LP TP IP HP TQ Pp It RS RE Bl El Bd Ed EX EE SY YS"
@@ -62,11 +65,11 @@ def read_man(text: str) -> Page:
     """
     parts = Parts()
     is_mdoc = bool(re.search(r"^\.Dd\b", text[: 1 << 16], re.MULTILINE))
-    until = ""  # the line that ends the part that is left out
+    until: re.Pattern[str] | None = None  # the line that ends the part that is left out
     name, section = "", ""
     for line in text.split("\n"):
-        if until:
-            until = "" if line.startswith(until) or (until == "T." and line.rstrip().endswith(".")) else until
+        if until is not None:
+            until = None if until.search(line) else until
             continue
         if not line.startswith((".", "'")):
             parts.add(unescaped(line) + "\n")
@@ -75,10 +78,11 @@ def read_man(text: str) -> Page:
         request, rest = (found[1] or "", found[2]) if found else ("", "")
         if request == "so" and not parts.text().strip():
             raise InputError(f"a reference to another page ({rest.strip()[:100]})", remedy="index that one")
-        if request in ("de", "ig", "am", "de1"):
-            until = ".."
+        if request in _DEFINITIONS:
+            ends = rest.split('\\"')[0].split()[request != "ig" :][:1] or ["."]
+            until = re.compile(rf"^[.'][ \t]*{re.escape(ends[0])}(?:\s|$)")
         elif request == "TS":
-            until = "T."  # the format of a table; its rows follow
+            until = _TABLE_FORMAT
         elif request in ("TH", "Dt", "Dd"):
             if request != "Dd":
                 name, section = ([*_arguments(rest), "", ""])[:2]
@@ -86,6 +90,8 @@ def read_man(text: str) -> Page:
             apart = "\n" if request in _BREAKS else ""
             parts.add(apart + _words(request, rest, is_mdoc) + "\n")
     told = page("", parts.text())
+    if not told.text:
+        raise InputError("no text in it", remedy="check that it is a manual page")
     return page(_title(told.text) or (f"{name.lower()}({section})" if name else ""), told.text)
 
 

@@ -168,6 +168,30 @@ def test_a_manual_page_of_bsd_is_its_text() -> None:
     assert (found.title, found.text.split()[-2:]) == ("cat - print files", ["-benu", "file"])
 
 
+@pytest.mark.parametrize(
+    "definition",
+    [
+        "..ignored",
+        ".de URL\nignored\n..",
+        ".if \\n[.g] \\{\\\n.  am URL\n.    ad l\n.  .\n.\\}",  # as Asciidoctor writes it
+        ".de URL end\nignored\n..\nignored\n.end",
+        ".de1 INDENT\nignored\n..",  # as Docutils writes it
+        ".ig\nignored\n..",
+        '.de EX \t\\"Begin example\nignored\n..',
+        '.ig \\" -*- nroff -*-\nignored\n..',
+        ".ig end\nignored\n..\nignored\n.end",
+    ],
+)
+def test_a_manual_page_goes_on_behind_its_own_macros(definition: str) -> None:
+    found = read_man(f".TH LS 1\n{definition}\n.SH NAME\nls \\- list\n")
+    assert (found.title, found.text) == ("ls - list", "NAME\nls - list")
+
+
+def test_a_manual_page_without_text_is_refused() -> None:
+    with pytest.raises(InputError, match="no text in it"):
+        read_man(".TH LS 1\n.ig\nno end")
+
+
 def test_a_manual_page_that_refers_to_another_is_refused() -> None:
     with pytest.raises(InputError, match=r"a reference to another page \(man1/ls.1\): index that one"):
         read_man(".so man1/ls.1\n")
