@@ -187,6 +187,53 @@ def test_a_manual_page_goes_on_behind_its_own_macros(definition: str) -> None:
     assert (found.title, found.text) == ("ls - list", "NAME\nls - list")
 
 
+def test_a_manual_pages_own_macros_print_what_they_say() -> None:
+    """As Perl's pod2man, Docutils and Asciidoctor write them."""
+    page = r""".de Vb
+.ft CW
+.ne \\$1
+..
+.if n \{\
+.    de IX
+.    tm Index:\\$1
+..
+.\}
+\{\
+.\}
+.de INDENT
+. RS \\$1
+..
+.de Sample
+.BR "see " \\$1
+..
+.de URL
+\fI\\$2\fP <\\$1>
+..
+.IX Title "STRIP 1"
+.TH STRIP 1
+.SH NAME
+strip \- discard symbols
+.SH CODE
+.IX Header "CODE"
+.Vb 1
+print \*(Aqone\*(Aq
+.LINKSTYLE blue R < >
+.INDENT 3.5
+.Sample cat
+.URL "http://a" "b"
+"""
+    found = read_man(page)
+    assert found.title == "strip - discard symbols"
+    assert found.text.split("\n") == [
+        "NAME", "strip - discard symbols", "", "CODE", "print 'one'", "", "cat", "http://a b",
+    ]  # fmt: skip
+
+
+def test_a_comment_above_the_name_is_no_text() -> None:
+    found = read_man('.TH LS 1\n\\"Copied from dir.1\n.UC 7\nOf 4.4BSD\n.SH NAME\nls \\- list \\" files\n')
+    assert (found.title, found.text) == ("ls - list", "Of 4.4BSD\n\nNAME\nls - list")
+
+
 def test_a_manual_page_without_text_is_refused() -> None:
     with pytest.raises(InputError, match="no text in it"):
         read_man(".TH LS 1\n.ig\nno end")
