@@ -14,10 +14,11 @@ from tamis.formats.pages import Page, Parts, looks_binary, page
 if TYPE_CHECKING:
     from selectolax.lexbor import LexborNode
 
-#: Elements that are on every page of a site, or not displayed.
+#: Elements that are on every page of a site, or not displayed; the last line is DocBook's and LaTeX2HTML's.
 _ASIDE = (
     "script, style, noscript, template, nav, iframe, object, svg, canvas, select, button, dialog, [hidden], "
-    "[role=navigation], [role=search], [role=banner], [role=contentinfo], body > header, body > footer"
+    "[role=navigation], [role=search], [role=banner], [role=contentinfo], body > header, body > footer, "
+    "div.navheader, div.navfooter, div.navigation, table.navigation"
 )
 _MAIN = "main, [role=main]"
 _BLOCK_NAMES = """

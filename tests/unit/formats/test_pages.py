@@ -37,6 +37,13 @@ def test_a_page_without_main_is_its_body_without_navigation() -> None:
     assert read_html(nested).text.split() == ["a", "b", "c"]
 
 
+def test_the_navigation_of_manuals_is_no_text() -> None:
+    docbook = b"<div class=navheader><table><tr><td>Prev<td>Next</table></div><h1>Soup</h1><p>Onions"
+    assert read_html(docbook + b"<div class='navfooter'>Home</div>").text == "Soup\n\nOnions"
+    assert read_html(b"<DIV CLASS='navigation'><B>Up:</B></DIV><h1>Soup</h1>").text == "Soup"
+    assert read_html(b"<table class='navigation x'><tr><td>Up</table><h1>Soup</h1>").text == "Soup"
+
+
 @pytest.mark.parametrize(
     ("data", "title"),
     [
