@@ -6,11 +6,13 @@ import gzip
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tamis.base.errors import InputError
 from tamis.cli import main
-from tamis.formats import kinds
+from tamis.formats import kinds, read_corpus
 from tamis.index.index import Index
 from tests.unit.formats.builders import ENCRYPTED, LAUGHS, archive, docx, epub, odt, paragraph, pdf
 
@@ -148,3 +150,29 @@ def test_a_few_records_among_many_documents_are_told(home: Path, capsys: Capture
     assert f"warning: {told}: to index them too, name these files\n" in err
     assert {"kind": ".csv", "files": 1, "reason": "records among documents"} in json.loads(out)["left_out"]
     assert main(["index", "home/tools.csv", "-o", "idx", "--add"]) == 0
+
+
+def test_a_folder_that_cannot_be_opened_is_told(
+    home: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "private").mkdir()
+    (home / "private" / "diary.txt").write_text("no")
+    scan = os.scandir
+
+    def refused(path: Any = ".") -> Any:  # as for everybody but root
+        if str(path).endswith("private"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    assert main(["index", "home", "-o", "idx", "--json"]) == 0
+    out, err = capsys.readouterr()
+    told = "left out: 1 folder that cannot be opened, such as home/private: check that you may read it"
+    assert f"warning: {told}\n" in err
+    closed = {"kind": "closed folder", "files": 1, "reason": "a folder that cannot be opened"}
+    assert closed in json.loads(out)["left_out"]
+    problem = "private: cannot be opened: check that you may read it"
+    with pytest.raises(InputError, match=problem):
+        read_corpus("home")
+    assert main(["index", "home/private", "-o", "idx2"]) == 2
+    assert problem in capsys.readouterr().err

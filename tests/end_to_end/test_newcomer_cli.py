@@ -157,6 +157,12 @@ def test_several_measures_of_trec_eval_are_no_measure(tamis: Tamis) -> None:
     assert err.endswith("or trec_eval's ndcg_cut_10, map, recip_rank, P_10\n")
 
 
+def test_a_measure_in_another_case_is_suggested(tamis: Tamis) -> None:
+    status, _, err = tamis("eval", "qrels.txt", "bm25-10.run", "-m", "ndcg@10")
+    assert status == 2
+    assert err.startswith("error: 'ndcg@10' is not a measure: did you mean nDCG@10? Use a name such as ")
+
+
 def test_compare_tune_and_tradeoff_understand_them(tamis: Tamis) -> None:
     status, out, _ = tamis("compare", "qrels.txt", "bm25-5.run", "bm25-20.run", "-m", "ndcg_cut_10")
     assert status == 0 and "nDCG@10" in out

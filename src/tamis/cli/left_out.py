@@ -20,6 +20,7 @@ _WHY = {
     "beir": f"beside {BEIR_CORPUS}",
     "hidden": "hidden, or a link to a folder",
     "records": "records among documents",
+    "closed": "a folder that cannot be opened",
 }
 
 
@@ -59,6 +60,9 @@ def warn_of_files(left_out: LeftOut, corpus: list[str], format: CorpusFormat | N
         warn(f"left out: {told}: to index them too, name these files")
     if special := [file for file in files if file.why == "special"]:
         warn(f"{counted(len(special), 'file')} left out, such as {special[0].path}: {_WHY['special']}")
+    if shut := [file for file in files if file.why == "closed"]:
+        told = f"{counted(len(shut), 'folder')} that cannot be opened, such as {shut[0].path}"
+        warn(f"left out: {told}: check that you may read it")
     if not beir and (hidden := [file for file in files if file.why == "hidden"]) and not folders:
         numbers = LeftOut(hidden).counts("hidden").items()
         warn(f"left out: {', '.join(counted(number, kind) for kind, number in numbers)}")

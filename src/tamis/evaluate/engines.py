@@ -3,6 +3,7 @@ rest."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -52,6 +53,18 @@ def parse(name: str) -> Any:
     if cutoff(measure) < 1 or not 0 <= _get(measure, "p", 0.5) < 1:
         raise ValueError(name)
     return residual(measure) if is_residual else measure
+
+
+def in_other_case(name: str) -> str | None:
+    """A name that differs from that of a measure by its case alone, as it should be.
+
+    >>> in_other_case("ndcg@10"), in_other_case("mrr@10"), in_other_case("nDGC@10")
+    ('nDCG@10', 'RR@10', None)
+    """
+    head = re.match(r"[^@(]*", name)[0]  # type: ignore[index]  # it matches any name
+    known = {each.lower(): str(measure.NAME) for each, measure in ir_measures.measures.registry.items()}
+    near = known.get(head.lower())
+    return None if near is None or head in ir_measures.measures.registry else near + name[len(head) :]
 
 
 def _of_trec_eval(name: str) -> Any:

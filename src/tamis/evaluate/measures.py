@@ -65,7 +65,7 @@ def parse_measures(names: str | Iterable[str]) -> list[Any]:
     Traceback (most recent call last):
     tamis.base.errors.InputError: 'nDGC@10' is not a measure: use a name such as nDCG@10, AP, ...
     """
-    from tamis.evaluate.engines import parse
+    from tamis.evaluate.engines import in_other_case, parse
 
     measures: dict[str, Any] = {}
     for name in [names] if isinstance(names, str) else names:
@@ -78,8 +78,10 @@ def parse_measures(names: str | Iterable[str]) -> list[Any]:
             AttributeError,
             AssertionError,
         ) as error:  # its errors for unknown names
+            near = in_other_case(name.strip())
+            meant = f"did you mean {near}? Use" if near else "use"
             raise InputError(
-                f"{name!r} is not a measure", remedy=f"use a name such as {_EXAMPLES}"
+                f"{name!r} is not a measure", remedy=f"{meant} a name such as {_EXAMPLES}"
             ) from error
         measures[str(measure)] = measure
     return list(measures.values())

@@ -20,6 +20,7 @@ from tamis.formats.folders import (
     Entry,
     LeftOut,
     both_kinds,
+    closed,
     could_be_corpus,
     is_beir,
     list_folder,
@@ -111,7 +112,7 @@ def read_corpus(
     Paths are checked at once. Empty texts and NUL characters are allowed; the document store checks for
     duplicate ids. A bad line (or a bad file, if a file is a document) raises an `InputError`, or is counted
     in `skipped` and left out. `left_out` collects the files of folders that are not read; with it, bad files
-    of folders are counted there and do not raise.
+    of folders, and folders that cannot be opened, are counted there and do not raise.
 
     >>> file = getfixture("tmp_path") / "corpus.jsonl"
     >>> _ = file.write_text('{"_id": 7, "title": "Tamis", "text": "A sieve.", "year": 1900}')
@@ -305,6 +306,8 @@ def _folder_sources(folder: Path, format: CorpusFormat | None, left_out: LeftOut
         raise InputError(problem, remedy=remedy, path=folder)
     if left_out is not None:
         left_out.files += left
+    elif (unread := next((file.path for file in left if file.why == "closed"), None)) is not None:
+        raise closed(unread)
     if not read:
         needed = {install for file in left if file.why == "extra" and (install := install_for(file.path))}
         remedy = f"give a folder with {_SUFFIXES_NAMED} files, or the format (--format)"

@@ -22,8 +22,8 @@ _OF_BEIR = (BEIR_CORPUS, "queries.jsonl", "qrels")
 
 #: Why a file is left out: its kind is unknown, or not the requested one; it is a pipe or a device; it is in a
 #: BEIR folder but not the corpus; it is hidden, a hidden folder or a link to a folder; an extra is missing;
-#: it contains records, in a folder with mostly documents.
-Why = Literal["unknown", "other", "special", "beir", "hidden", "extra", "records"]
+#: it contains records, in a folder with mostly documents; it is a folder that cannot be opened.
+Why = Literal["unknown", "other", "special", "beir", "hidden", "extra", "records", "closed"]
 
 #: A folder with at least this many documents per file of records is a folder of documents, if they also have
 #: more bytes.
@@ -177,15 +177,24 @@ def could_be_corpus(path: Path, folder: Path, format: CorpusFormat | None) -> bo
     return own in (*RECORDS, "text", "markdown") if format is None else own == format
 
 
+def closed(folder: Path) -> InputError:
+    """The error for a folder that cannot be opened.
+
+    >>> str(closed(Path("notes")))
+    'notes: cannot be opened: check that you may read it'
+    """
+    return InputError("cannot be opened", remedy="check that you may read it", path=folder)
+
+
 def _visible_files(folder: Path, left: list[LeftFile]) -> Iterator[Path]:
-    def refuse(error: OSError) -> None:  # otherwise os.walk skips it silently, with all its documents
-        remedy = "check that you may read it"
-        raise InputError(
-            f"cannot be opened ({error.strerror})", remedy=remedy, path=error.filename
-        ) from error
+    def note(error: OSError) -> None:  # otherwise os.walk skips it silently, with all its documents
+        path = Path(error.filename)
+        if path == folder:
+            raise closed(path) from error
+        left.append(LeftFile(path, "closed folder", "closed"))
 
     found = []
-    for parent, folders, names in os.walk(folder, onerror=refuse):
+    for parent, folders, names in os.walk(folder, onerror=note):
         for name in list(folders):
             path = Path(parent, name)
             if name.startswith("."):

@@ -11,11 +11,12 @@ from tamis.formats.pages import Page, Parts, page
 NAME = re.compile(r"\.(?:[1-9n][a-z]*|man)$")
 
 _BEGINS = re.compile(rb"\s*(?:'\\\"|\.\\\"|\.TH\b|\.Dd\b|\.so\b|\.SH\b|\.Sh\b|\.de\b|\.nr\b|\.if\b|\.ds\b)")
-_REQUEST = re.compile(r"[.'][ \t]*([A-Za-z0-9]{1,2}|[A-Za-z][\w]*)?[ \t]*(.*)")
+_REQUEST = re.compile(r"[.'][ \t]*([A-Za-z]\w*|\d\w?)?[ \t]*(.*)")
 _ARGUMENT = re.compile(r'"((?:[^"]|"")*)"?|(\S+)')
 _SPECIAL = {
     "-": "-", "e": "\\", "\\": "\\", " ": " ", "~": " ", "0": " ", "'": "'", "`": "`", "&": "", "|": "",
-    "^": "", "c": "", "%": "", ":": "", "/": "", ",": "", "!": "", "d": "", "u": "", "t": "\t", "p": "",
+    "^": "", "{": "", "}": "", "c": "", "%": "", ":": "", "/": "", ",": "", "!": "", "d": "", "u": "",
+    "t": "\t", "p": "",
 }  # fmt: skip
 _NAMED = {
     "em": "—", "en": "–", "bu": "•", "lq": "“", "rq": "”", "oq": "‘", "cq": "’", "aq": "'", "dq": '"',
@@ -24,16 +25,23 @@ _NAMED = {
     "de": "°", "ss": "ß", ":a": "ä", ":o": "ö", ":u": "ü", "'e": "é", "`e": "è", "'a": "á", "R": "®",
     "lB": "[", "rB": "]", "lC": "{", "rC": "}", "la": "⟨", "ra": "⟩", "or": "|", "ba": "|", "Tm": "™",
 }  # fmt: skip
+# strings that pod2man and others define, in most pages alike
+_STRINGS = {"Aq": "'", "lq": "“", "rq": "”", 'L"': '"', 'R"': '"', "--": "--", "R": "®", "Tm": "™"}
 _ESCAPE = re.compile(
     r"\\(?:"
-    r"[fFgkmMnY*](?:\(..|\[[^\]\n]*\]|[+-]?.)"  # fonts, registers, strings
+    r"\*(?:\((?P<string>..)|\[(?P<long_string>[^\]\n]*)\])"
+    r"|[fFgkmMnY*](?:\(..|\[[^\]\n]*\]|[+-]?.)"  # fonts, registers, strings
     r"|s(?:[+-]?\d|[+-]?\(\d\d|\[[^\]\n]*\]|'[^'\n]*')"  # sizes
     r"|[ABCDHLNRSVXZbhlovwx]'[^'\n]*'"  # with an argument in quotes
-    r"|z"
-    r"|\((..)|\[([^\]\n]*)\]|(.)|$)"
+    r"|z|[\"#].*"  # and comments
+    r"|\((?P<special>..)|\[(?P<name>[^\]\n]*)\]|(?P<single>.)|$)"
 )
+_NAME_HEADINGS = ("NAME", "BEZEICHNUNG", "NOM", "NOMBRE", "NOME", "ИМЯ", "名前", "名称")
+# of macros, and parts that are not formatted: until ".." (or ".  ."), or the macro that they name
+_DEFINITIONS = frozenset(("de", "de1", "dei", "am", "am1", "ami", "ig"))
+_TABLE_FORMAT = re.compile(r"\.\s*$|^\.T&")  # its last line; the rows follow
 # besides roff's own requests, which are in lower case, these contain no text
-_NO_TEXT = frozenset(("TP", "HP", "Os", "PD", "RS", "RE", "UE"))
+_NO_TEXT = frozenset(("TP", "HP", "Os", "PD", "RS", "RE", "UE", "UC", "LINKSTYLE"))
 _BREAK_NAMES = "SH SS Sh Ss PP P LP TP IP HP TQ Pp It RS RE Bl El Bd Ed EX EE SY YS"
 _BREAKS = frozenset(_BREAK_NAMES.split())
 _BESIDE = frozenset(("BR", "BI", "IB", "IR", "RB", "RI"))  # their arguments are joined without spaces
@@ -62,11 +70,15 @@ def read_man(text: str) -> Page:
     """
     parts = Parts()
     is_mdoc = bool(re.search(r"^\.Dd\b", text[: 1 << 16], re.MULTILINE))
-    until = ""  # the line that ends the part that is left out
+    until: re.Pattern[str] | None = None  # the line that ends the part that is left out
+    macro = ""  # that is defined in this part
+    silent: set[str] = set()  # the page's own macros that do not print their arguments
     name, section = "", ""
     for line in text.split("\n"):
-        if until:
-            until = "" if line.startswith(until) or (until == "T." and line.rstrip().endswith(".")) else until
+        if until is not None:
+            until = None if until.search(line) else until
+            if "\\$" in line and _prints(line):
+                silent.discard(macro)
             continue
         if not line.startswith((".", "'")):
             parts.add(unescaped(line) + "\n")
@@ -75,18 +87,30 @@ def read_man(text: str) -> Page:
         request, rest = (found[1] or "", found[2]) if found else ("", "")
         if request == "so" and not parts.text().strip():
             raise InputError(f"a reference to another page ({rest.strip()[:100]})", remedy="index that one")
-        if request in ("de", "ig", "am", "de1"):
-            until = ".."
+        if request in _DEFINITIONS:
+            words = rest.split('\\"')[0].split()
+            macro = words[0] if words and request.startswith("de") else ""
+            silent.add(macro)
+            ends = words[request != "ig" :][:1] or ["."]
+            until = re.compile(rf"^[.'][ \t]*{re.escape(ends[0])}(?:\s|$)")
         elif request == "TS":
-            until = "T."  # the format of a table; its rows follow
+            until = _TABLE_FORMAT
         elif request in ("TH", "Dt", "Dd"):
             if request != "Dd":
                 name, section = ([*_arguments(rest), "", ""])[:2]
-        elif request in _BREAKS or request[:1].isupper():
+        elif request not in silent and (request in _BREAKS or request[:1].isupper()):
             apart = "\n" if request in _BREAKS else ""
             parts.add(apart + _words(request, rest, is_mdoc) + "\n")
     told = page("", parts.text())
+    if not told.text:
+        raise InputError("no text in it", remedy="check that it is a manual page")
     return page(_title(told.text) or (f"{name.lower()}({section})" if name else ""), told.text)
+
+
+def _prints(line: str) -> bool:
+    """Whether a line of a macro's definition prints the arguments that are in it."""
+    found = _REQUEST.match(line)
+    return found is None or ((found[1] or "")[:1].isupper() and found[1] not in _NO_TEXT)
 
 
 def _words(request: str, rest: str, is_mdoc: bool) -> str:
@@ -108,9 +132,11 @@ def _arguments(rest: str) -> list[str]:
 
 def _title(text: str) -> str:
     """The line below the heading NAME."""
-    head, _, below = text[: 1 << 12].partition("\n")
-    if head.strip().upper() not in ("NAME", "BEZEICHNUNG", "NOM", "NOMBRE", "NOME", "ИМЯ", "名前", "名称"):
-        return ""
+    lines = text[: 1 << 12].split("\n")
+    place = next(
+        (number for number, line in enumerate(lines) if line.strip().upper() in _NAME_HEADINGS), None
+    )
+    below = "" if place is None else "\n".join(lines[place + 1 :])
     return " ".join(below.strip().split("\n\n", 1)[0].split())[:200]
 
 
@@ -124,10 +150,11 @@ def unescaped(text: str) -> str:
 
 
 def _replaced(found: re.Match[str]) -> str:
-    special, named, single = found[1], found[2], found[3]
-    if single is not None:
-        return _SPECIAL.get(single, single if single != '"' else "")
-    name = special or named
+    if (string := found["string"] or found["long_string"]) is not None:
+        return _STRINGS.get(string, "")
+    if (single := found["single"]) is not None:
+        return _SPECIAL.get(single, single)
+    name = found["special"] or found["name"]
     if name is None:
         return ""
     if name.startswith("u") and (code := re.fullmatch(r"u([0-9A-Fa-f]{4,6})", name)):

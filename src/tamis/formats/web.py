@@ -4,6 +4,7 @@ parser of HTML 5, as in browsers, written in C)."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tamis.base.errors import InputError
@@ -13,10 +14,11 @@ from tamis.formats.pages import Page, Parts, looks_binary, page
 if TYPE_CHECKING:
     from selectolax.lexbor import LexborNode
 
-#: Elements that are on every page of a site, or not displayed.
+#: Elements that are on every page of a site, or not displayed; the last line is DocBook's and LaTeX2HTML's.
 _ASIDE = (
     "script, style, noscript, template, nav, iframe, object, svg, canvas, select, button, dialog, [hidden], "
-    "[role=navigation], [role=search], [role=banner], [role=contentinfo], body > header, body > footer"
+    "[role=navigation], [role=search], [role=banner], [role=contentinfo], body > header, body > footer, "
+    "div.navheader, div.navfooter, div.navigation, table.navigation"
 )
 _MAIN = "main, [role=main]"
 _BLOCK_NAMES = """
@@ -45,8 +47,9 @@ def read_html(data: bytes) -> Page:
     if looks_binary(source):
         raise InputError("binary, not a page", remedy="rename it")
     tree = LexborHTMLParser(source.replace("\0", "\ufffd"))
-    title = tree.css_first("title, h1")  # in document order: <head> comes first
-    titled = title.text(deep=True) if title is not None else ""
+    # in document order: <head> comes first; a title may be empty, and a picture may have its own
+    titles = (node.text(deep=True) for node in tree.css("title, h1") if not _inside(node, "svg"))
+    titled = next((title for title in titles if title.strip()), "")
     link = tree.css_first("link[rel=canonical]")
     url = (link.attributes.get("href") or "" if link is not None else "").strip()
     for node in tree.css(_ASIDE):
@@ -59,12 +62,19 @@ def read_html(data: bytes) -> Page:
 
 
 def _inside_main(node: LexborNode) -> bool:
+    return any(each.tag == "main" or each.attributes.get("role") == "main" for each in _above(node))
+
+
+def _inside(node: LexborNode, tag: str) -> bool:
+    return any(each.tag == tag for each in _above(node))
+
+
+def _above(node: LexborNode) -> Iterator[LexborNode]:
+    """The elements that an element is in, from the innermost."""
     above = node.parent
     while above is not None and above.is_element_node:
-        if above.tag == "main" or above.attributes.get("role") == "main":
-            return True
+        yield above
         above = above.parent
-    return False
 
 
 def _text(roots: list[LexborNode]) -> str:

@@ -37,6 +37,27 @@ def test_a_page_without_main_is_its_body_without_navigation() -> None:
     assert read_html(nested).text.split() == ["a", "b", "c"]
 
 
+def test_the_navigation_of_manuals_is_no_text() -> None:
+    docbook = b"<div class=navheader><table><tr><td>Prev<td>Next</table></div><h1>Soup</h1><p>Onions"
+    assert read_html(docbook + b"<div class='navfooter'>Home</div>").text == "Soup\n\nOnions"
+    assert read_html(b"<DIV CLASS='navigation'><B>Up:</B></DIV><h1>Soup</h1>").text == "Soup"
+    assert read_html(b"<table class='navigation x'><tr><td>Up</table><h1>Soup</h1>").text == "Soup"
+
+
+@pytest.mark.parametrize(
+    ("data", "title"),
+    [
+        (b"<title></title><h1>Soup</h1>", "Soup"),
+        (b"<title> \n</title><h1> </h1><h1>Soup</h1>", "Soup"),
+        (b"<p><svg><title>An arrow</title></svg><h1>Soup</h1>", "Soup"),
+        (b"<p><svg><title>An arrow</title></svg>", ""),
+        (b"<title>Soup</title><h1>Onions</h1>", "Soup"),
+    ],
+)
+def test_a_page_without_a_title_has_that_of_its_first_heading(data: bytes, title: str) -> None:
+    assert read_html(data).title == title
+
+
 @pytest.mark.parametrize(
     "data", [b"", b"<", b"<title>", b"</body></html><p>late", b"<table><p>x</table>", b"<p>one\0two"]
 )
@@ -152,6 +173,77 @@ def test_a_manual_page_of_bsd_is_its_text() -> None:
     )
     found = read_man(page)
     assert (found.title, found.text.split()[-2:]) == ("cat - print files", ["-benu", "file"])
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        "..ignored",
+        ".de URL\nignored\n..",
+        ".if \\n[.g] \\{\\\n.  am URL\n.    ad l\n.  .\n.\\}",  # as Asciidoctor writes it
+        ".de URL end\nignored\n..\nignored\n.end",
+        ".de1 INDENT\nignored\n..",  # as Docutils writes it
+        ".ig\nignored\n..",
+        '.de EX \t\\"Begin example\nignored\n..',
+        '.ig \\" -*- nroff -*-\nignored\n..',
+        ".ig end\nignored\n..\nignored\n.end",
+    ],
+)
+def test_a_manual_page_goes_on_behind_its_own_macros(definition: str) -> None:
+    found = read_man(f".TH LS 1\n{definition}\n.SH NAME\nls \\- list\n")
+    assert (found.title, found.text) == ("ls - list", "NAME\nls - list")
+
+
+def test_a_manual_pages_own_macros_print_what_they_say() -> None:
+    """As Perl's pod2man, Docutils and Asciidoctor write them."""
+    page = r""".de Vb
+.ft CW
+.ne \\$1
+..
+.if n \{\
+.    de IX
+.    tm Index:\\$1
+..
+.\}
+\{\
+.\}
+.de INDENT
+. RS \\$1
+..
+.de Sample
+.BR "see " \\$1
+..
+.de URL
+\fI\\$2\fP <\\$1>
+..
+.IX Title "STRIP 1"
+.TH STRIP 1
+.SH NAME
+strip \- discard symbols
+.SH CODE
+.IX Header "CODE"
+.Vb 1
+print \*(Aqone\*(Aq
+.LINKSTYLE blue R < >
+.INDENT 3.5
+.Sample cat
+.URL "http://a" "b"
+"""
+    found = read_man(page)
+    assert found.title == "strip - discard symbols"
+    assert found.text.split("\n") == [
+        "NAME", "strip - discard symbols", "", "CODE", "print 'one'", "", "cat", "http://a b",
+    ]  # fmt: skip
+
+
+def test_a_comment_above_the_name_is_no_text() -> None:
+    found = read_man('.TH LS 1\n\\"Copied from dir.1\n.UC 7\nOf 4.4BSD\n.SH NAME\nls \\- list \\" files\n')
+    assert (found.title, found.text) == ("ls - list", "Of 4.4BSD\n\nNAME\nls - list")
+
+
+def test_a_manual_page_without_text_is_refused() -> None:
+    with pytest.raises(InputError, match="no text in it"):
+        read_man(".TH LS 1\n.ig\nno end")
 
 
 def test_a_manual_page_that_refers_to_another_is_refused() -> None:
