@@ -166,12 +166,11 @@ def small_node() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def full_node() -> Iterator[Cluster]:
-    """A node whose disk is too full for a new shard, because it should have 1,000 TB free."""
+def watched_disk() -> Iterator[Cluster]:
+    """A node that looks every ten seconds how full its disk is."""
     disk = "cluster.routing.allocation.disk"
-    marks = [f"{disk}.watermark.{mark}=1000tb" for mark in ("low", "high", "flood_stage")]
     single = f"{disk}.watermark.enable_for_single_data_node=true"
-    yield from _of_its_own(1, f"{disk}.threshold_enabled=true", single, *marks)
+    yield from _of_its_own(1, f"{disk}.threshold_enabled=true", single, "cluster.info.update.interval=10s")
 
 
 @pytest.fixture
