@@ -286,6 +286,16 @@ def test_an_index_without_documents_or_terms(cluster: Cluster, new_index: Callab
     assert (index.bm25() >> RM3())("sieve").ids == ()
 
 
+def test_many_documents_without_terms_hide_no_statistics(
+    cluster: Cluster, new_index: Callable[[], str], tmp_path: Path
+) -> None:
+    documents = [Document(f"d{number:03}", "the of") for number in range(150)] + [Document("x", "a sieve")]
+    disk = Index.build(documents, tmp_path / "idx")
+    index = Index.build(documents, cluster.address(new_index()))
+    assert index.collection == disk.collection
+    assert (index.bm25() >> RM3())("sieve").ids == (disk.bm25() >> RM3())("sieve").ids == ("x",)
+
+
 def test_an_alias_is_as_good_as_a_name(cluster: Cluster, new_index: Callable[[], str]) -> None:
     name = new_index()
     Index.build([Document("d1", "a sieve")], cluster.address(name))

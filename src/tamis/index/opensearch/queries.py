@@ -85,14 +85,9 @@ def best(asked: Body, k: int, after: Sequence[Sequence[Any]] = ()) -> Body:
     return body | {"search_after": after[-1]} if after else body
 
 
-def any_documents(field: str) -> Body:
-    """A few documents that may hold a term."""
-    return {
-        "size": 100,
-        "query": {"exists": {"field": field}},
-        "track_total_hits": False,
-        "_source": [TITLE, TEXT],
-    }
+def number_of_documents() -> Body:
+    """How many documents there are."""
+    return {"size": 0, "track_total_hits": True, "query": {"match_all": {}}}
 
 
 def all_documents(size: int, *, texts: bool, after: Sequence[Any] | None = None) -> Body:
