@@ -210,6 +210,8 @@ class OpenSearchIndex(Index):
             if len(found) < size:
                 return
             after = found[-1]["sort"]
+            if None in after:
+                raise queries.without_id()
 
     def document(self, identity: str) -> Document:
         return self.documents([identity])[0]
