@@ -2,7 +2,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test attack lint docs bench clean
+.PHONY: help demo test opensearch attack lint docs bench clean
 
 PYTHON ?=
 VENV := .venv
@@ -11,13 +11,17 @@ TORCH ?= torch==2.13.0
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --editable
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/core.stamp  ## index the bundled collection, search it, evaluate it
 	@$(BIN)/tamis demo
 
 test: lint  ## lint, type-check and test
 	$(BIN)/pytest -n 2 --dist loadfile
+
+opensearch: $(VENV)/test.stamp  ## build a cluster of OpenSearch (Debian only) and run the tests that need one
+	$(BIN)/python tools/opensearch/build.py build/opensearch
+	$(BIN)/pytest -m opensearch tests/opensearch
 
 attack: $(VENV)/test.stamp  ## the fuzzers and fault injectors, for long
 	TAMIS_ATTACK=long $(BIN)/pytest -n 2 --dist loadfile tests/attack

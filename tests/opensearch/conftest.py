@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -20,8 +21,11 @@ import pytest
 from tamis.index.opensearch.connection import Connection, connect
 from tamis.index.opensearch.errors import ClusterError
 
+OPENSSL = shutil.which("openssl")
 VARIABLE = "TAMIS_OPENSEARCH"
-NODE = Path(__file__).parents[2] / "tools" / "opensearch" / "node.py"
+_ROOT = Path(__file__).parents[2]
+NODE = _ROOT / "tools" / "opensearch" / "node.py"
+BUILT = _ROOT / "build" / "opensearch"  # by `make opensearch`
 STARTS = 180  # seconds
 
 
@@ -96,10 +100,12 @@ class Cluster:
 
 
 def _where() -> str:
-    place = os.environ.get(VARIABLE)
-    if not place:
-        pytest.skip(f"{VARIABLE} names no cluster (CONTRIBUTING.md)")
-    return place
+    """The address of a node, or the folder of a cluster that can be started."""
+    if place := os.environ.get(VARIABLE):
+        return place
+    if not (BUILT / "built.json").exists():
+        pytest.skip(f"no OpenSearch: run `make opensearch`, or name a cluster by {VARIABLE}")
+    return str(BUILT)
 
 
 def _free_ports(number: int) -> list[int]:
@@ -160,6 +166,14 @@ def small_node() -> Iterator[Cluster]:
 
 
 @pytest.fixture
+def watched_disk() -> Iterator[Cluster]:
+    """A node that looks every ten seconds how full its disk is."""
+    disk = "cluster.routing.allocation.disk"
+    single = f"{disk}.watermark.enable_for_single_data_node=true"
+    yield from _of_its_own(1, f"{disk}.threshold_enabled=true", single, "cluster.info.update.interval=10s")
+
+
+@pytest.fixture
 def new_index(cluster: Cluster) -> Iterator[Callable[[], str]]:
     """Names of indexes, which are deleted afterwards."""
     names: list[str] = []
@@ -176,6 +190,22 @@ def new_index(cluster: Cluster) -> Iterator[Callable[[], str]]:
 @pytest.fixture
 def index_name(new_index: Callable[[], str]) -> str:
     return new_index()
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A self-signed certificate of 127.0.0.1 and its key in one file, and the certificate alone beside it
+    (`.crt`)."""
+    if OPENSSL is None:
+        pytest.skip("openssl makes the certificate")
+    path = tmp_path_factory.mktemp("tls") / "node.pem"
+    command = (
+        f"{OPENSSL} req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=node -keyout {path} -out {path}.crt"
+    )
+    extra = ["-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*command.split(), *extra], check=True, capture_output=True, timeout=60)
+    path.write_text(path.read_text() + Path(f"{path}.crt").read_text())
+    return path
 
 
 def eventually(condition: Callable[[], object], seconds: float = 60) -> None:

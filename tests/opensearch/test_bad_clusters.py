@@ -20,7 +20,7 @@ from tamis.index.opensearch.errors import ClusterError
 from tamis.index.opensearch.writer import ClusterWriter, Wanted, build, writer
 from tamis.index.writer import OnDuplicate
 from tests.conftest import DEMO_CORPUS
-from tests.opensearch.conftest import Cluster
+from tests.opensearch.conftest import Cluster, eventually
 from tests.opensearch.servers import Answer, Request, Server, between, says, serving
 
 pytestmark = pytest.mark.opensearch
@@ -215,7 +215,8 @@ def test_documents_larger_than_a_request(
     assert main(["index", str(path), "-o", address, "--resume", "--skip-bad", "--json"]) == 0
     out, err = capsys.readouterr()
     assert (json.loads(out)["documents"], json.loads(out)["refused"]) == (6, 2)
-    assert "warning: the cluster refused 2 documents, such as d3: it has 1.4 MiB" in err
+    assert "warning: the cluster refused 2 documents ('d3', 'd7'): it has 1.4 MiB" in err
+    assert [each["id"] for each in json.loads(out)["refused_documents"]] == ["d3", "d7"]
     assert ids(small_node, "large") == ["d0", "d1", "d2", "d4", "d5", "d6"]
 
 
@@ -241,7 +242,10 @@ def test_documents_that_the_cluster_refuses_are_named(
     assert main(["index", str(path), "-o", address, "--resume", "--skip-bad"]) == 0
     out, err = capsys.readouterr()
     assert out.startswith(f"{address}: 30 documents (40 read, 30 there already)")
-    assert "warning: the cluster refused 10 documents, such as d0: failed to parse field" in err
+    assert (
+        "warning: the cluster refused 10 documents ('d0', 'd4', 'd8', 'd12', 'd16' and 5 more): failed to "
+        "parse field"
+    ) in err
 
 
 @pytest.mark.parametrize(
@@ -270,6 +274,30 @@ def test_an_index_that_takes_no_writes(
         assert error.startswith(f"error: {address} {told}")
 
 
+def test_a_disk_that_is_full(watched_disk: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its watermarks are raised to more space than there is."""
+    old, new = (watched_disk.address(name) for name in ("old", "new"))
+    build(demo()[:10], old)
+    watermark = "cluster.routing.allocation.disk.watermark"
+    marks = {f"{watermark}.{each}": "1000tb" for each in ("low", "high", "flood_stage")}
+    watched_disk.request("PUT", "/_cluster/settings", {"persistent": marks})
+
+    def is_blocked() -> bool:
+        index = watched_disk.request("GET", "/old/_settings")["old"]["settings"]["index"]
+        return "read_only_allow_delete" in index.get("blocks", {})
+
+    eventually(is_blocked)
+    for address, option, told in (
+        (old, "--add", f"{old} is read-only because the cluster's disk is almost full: free disk space"),
+        (new, "--overwrite", f"the cluster has no place for the shards of {new}: the node is above"),
+        (new, "--resume", f"the cluster has no place for the shards of {new}: the node is above"),
+    ):
+        assert main(["index", str(DEMO_CORPUS), "-o", address, option]) == 2
+        (error,) = capsys.readouterr().err.splitlines()
+        assert error.startswith(f"error: {told}")
+        assert "free disk space" in error
+
+
 def test_an_index_that_is_blocked_meanwhile(
     cluster: Cluster, index_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,6 +318,15 @@ def test_an_index_that_is_blocked_meanwhile(
         add(made)
     cluster.request("PUT", f"/{index_name}/_settings", {"index.blocks.read_only_allow_delete": None})
     assert build(documents, address, how="resume").documents == 200
+
+
+def test_no_thread_stays(cluster: Cluster, index_name: str) -> None:
+    address = cluster.address(index_name)
+    build(demo()[:10], address)
+    with writer(address, how="add") as made, pytest.raises(TamisError, match="already holds"):
+        made.add(demo()[0])
+        made.finish()
+    eventually(lambda: not [each for each in threading.enumerate() if each.name.startswith("bulk-")])
 
 
 def test_an_index_that_is_deleted_meanwhile(cluster: Cluster, index_name: str) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import base64
 import logging
 import pickle
-import shutil
 import socket
 import ssl
-import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +20,6 @@ from tamis.index.opensearch.errors import AccessError, ClusterError, Unreachable
 from tests.opensearch.servers import CLUSTER, Answer, Request, says, serving
 
 pytest.importorskip("opensearchpy")
-OPENSSL = shutil.which("openssl")
 SECRET = "s3cret-Pass:word"
 CREDENTIALS = ("USER", "PASSWORD", "API_KEY", "TOKEN", "CA", "TIMEOUT")
 
@@ -210,20 +207,6 @@ def test_tls_where_there_is_none() -> None:
         connect(server.address(tls=True))
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if OPENSSL is None:
-        pytest.skip("openssl makes the certificate")
-    path = tmp_path_factory.mktemp("tls") / "node.pem"
-    command = (
-        f"{OPENSSL} req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=node -keyout {path} -out {path}.crt"
-    )
-    extra = ["-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run([*command.split(), *extra], check=True, capture_output=True, timeout=60)
-    path.write_text(path.read_text() + Path(f"{path}.crt").read_text())
-    return path
-
-
 def test_certificates_are_verified(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
@@ -261,6 +244,14 @@ def test_what_is_busy_is_asked_again_until_patience_ends() -> None:
         with pytest.raises(ClusterError, match="cannot answer now"):
             connection.request("GET", "/x", patience=0.0)
         assert connection.request("GET", "/x", patience=0.0) == {"done": True}
+
+
+def test_an_answer_that_is_lost_is_asked_for_again() -> None:
+    """Even where one time-out takes all the time that there is."""
+    answers = iter([Answer(after=threading.Event()), says({"done": True})])
+    with serving(lambda request: says(CLUSTER) if request.path == "/" else next(answers)) as server:
+        connection = connect(server.address())
+        assert connection.request("GET", "/x", timeout=0.3, patience=0.1) == {"done": True}
 
 
 def test_other_nodes_are_asked_at_once() -> None:

@@ -223,6 +223,29 @@ def test_a_finished_index_is_resumed_without_harm(
 
 
 @pytest.mark.opensearch
+def test_an_index_that_is_not_complete_is_not_searched(
+    cluster: Cluster,
+    index_name: str,
+    command: Command,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    address = cluster.address(index_name)
+    twice = corpus(tmp_path / "c.jsonl", [("a", "sieve"), ("b", "sieves"), ("a", "sieve")])
+    assert command(twice, "-o", address)[0] == 2
+    assert main(["search", address, "sieve"]) == 2
+    assert capsys.readouterr().err == (
+        f"error: {address} is not complete: `tamis index` still writes it, or was interrupted: wait, or "
+        "continue it with --resume\n"
+    )
+    assert main(["doctor", address, "--json"]) == 2
+    assert "not all documents are written" in capsys.readouterr().out
+    assert command(twice, "-o", address, "--resume", "--on-duplicate", "skip")[0] == 0
+    assert main(["search", address, "sieve", "--json"]) == 0
+    assert {hit["id"] for hit in json.loads(capsys.readouterr().out)["results"]} == {"a", "b"}
+
+
+@pytest.mark.opensearch
 def test_an_index_keeps_its_settings(
     cluster: Cluster, index_name: str, command: Command, tmp_path: Path
 ) -> None:

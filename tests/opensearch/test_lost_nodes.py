@@ -79,6 +79,16 @@ def test_a_part_is_never_taken_for_the_whole(nodes: Cluster, monkeypatch: pytest
         index.missing([document.id for document in documents])
     with pytest.raises(ClusterError, match="alone"):
         index.refresh()
+    with pytest.raises(ClusterError, match="alone"):
+        writer.count(nodes.connect("alone"))
+
+
+def test_an_index_has_its_copies_when_it_is_made(nodes: Cluster) -> None:
+    documents = [Document(f"d{number}", "a sieve") for number in range(60)]
+    address = nodes.address("copied")
+    writer.build(documents, address, wanted=writer.Wanted(shards=3, replicas=1))
+    nodes.kill(nodes.hosts[1])
+    assert len(OpenSearchIndex.open(address).bm25()("sieve")) == 60
 
 
 def test_a_search_is_given_up_at_its_deadline(nodes: Cluster) -> None:

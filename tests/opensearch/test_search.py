@@ -26,6 +26,7 @@ from tamis.index.feedback import RM3
 from tamis.index.index import TermContribution
 from tamis.index.opensearch import queries as asked
 from tamis.index.opensearch import writer
+from tamis.index.opensearch.errors import ClusterError
 from tamis.index.opensearch.index import OpenSearchIndex
 from tamis.index.opensearch.mapping import Similarity
 from tamis.index.score import BM25, QueryLikelihood
@@ -284,6 +285,25 @@ def test_an_index_without_documents_or_terms(cluster: Cluster, new_index: Callab
     assert index.bm25()("sieve").ids == ()
     assert (index.collection.documents, index.collection.tokens) == (0, 0)
     assert (index.bm25() >> RM3())("sieve").ids == ()
+
+
+def test_a_document_without_an_id_is_an_error(cluster: Cluster, new_index: Callable[[], str]) -> None:
+    name = new_index()
+    index = Index.build([Document("d1", "a sieve")], cluster.address(name))
+    cluster.request("PUT", f"/{name}/_doc/d2", {"text": "a sieve of another client"}, refresh="true")
+    with pytest.raises(ClusterError, match="holds documents without the field `id`"):
+        index.bm25()("sieve")
+    assert set(index.ids()) == {"d1", "d2"}
+
+
+def test_many_documents_without_terms_hide_no_statistics(
+    cluster: Cluster, new_index: Callable[[], str], tmp_path: Path
+) -> None:
+    documents = [Document(f"d{number:03}", "the of") for number in range(150)] + [Document("x", "a sieve")]
+    disk = Index.build(documents, tmp_path / "idx")
+    index = Index.build(documents, cluster.address(new_index()))
+    assert index.collection == disk.collection
+    assert (index.bm25() >> RM3())("sieve").ids == (disk.bm25() >> RM3())("sieve").ids == ("x",)
 
 
 def test_an_alias_is_as_good_as_a_name(cluster: Cluster, new_index: Callable[[], str]) -> None:

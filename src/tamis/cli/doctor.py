@@ -239,10 +239,14 @@ def _index(place: Place) -> dict[str, Any]:
 
 
 def _in_a_cluster(address: str) -> dict[str, Any]:
+    from tamis.index.opensearch.connection import connect
     from tamis.index.opensearch.index import OpenSearchIndex
+    from tamis.index.opensearch.mapping import read_meta
 
-    opened = OpenSearchIndex.open(address)
-    health, meta = opened.health, opened.meta
+    connection = connect(address)
+    meta = read_meta(connection)
+    opened = OpenSearchIndex(connection, meta)
+    health = opened.health
     remedy = f"continue with `tamis index CORPUS -o {address} --resume`"
     return {
         "path": address,

@@ -15,6 +15,7 @@ from tamis.cli.console import LOG_EVERY, counted, doing, duration, note, print_j
 from tamis.cli.corpus import Tally, places_named, warn_of_another_corpus, warn_of_losses
 from tamis.cli.left_out import left_out_records
 from tamis.formats import CorpusFormat, LeftOut, SkipReport, read_corpus
+from tamis.index.opensearch.cluster import Cluster
 from tamis.index.opensearch.connection import Connection
 from tamis.index.opensearch.errors import ClusterError
 from tamis.index.opensearch.mapping import Meta
@@ -126,7 +127,10 @@ def index_into_cluster(
                 "bad_lines": left_out.bad.lines,
                 "bad_files": left_out.bad.files,
                 "left_out": left_out_records(left_out, address),
-                "refused": len(outcome.refused),
+                "refused": outcome.refused.count,
+                "refused_documents": [
+                    {"id": doc_id, "reason": reason} for doc_id, reason in outcome.refused.first
+                ],
                 "seconds": round(seconds, 3),
                 "bytes": stored,
                 "shards": made.shards,
@@ -203,10 +207,13 @@ def _size(connection: Connection) -> int:
 
 
 def _warn_of_cluster(target: ClusterWriter, made: Meta) -> None:
-    refused = target.outcome.refused
-    if refused:
-        name, reason = refused[0]
-        warn(f"the cluster refused {counted(len(refused), 'document')}, such as {name}: {reason}")
+    if refused := target.outcome.refused:
+        documents = counted(refused.count, "document")
+        warn(f"the cluster refused {documents} ({refused.names}): {refused.first[0][1]}")
+    if not made.replicas:
+        return
     if (nodes := data_nodes(target.connection)) <= made.replicas:
         have = f"{counted(made.replicas, 'replica')} on {counted(nodes, 'node')}"
         warn(f"{have}: the index has a copy less for each node that is missing")
+    elif Cluster(target.connection).health() != "green":
+        warn("the cluster has not made all copies: `GET _cluster/allocation/explain` says why")

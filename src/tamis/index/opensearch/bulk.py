@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from tamis.base.documents import Document
-from tamis.base.errors import InputError, TamisError, quoted, some
+from tamis.base.errors import NAMED, InputError, TamisError, quoted
 from tamis.base.interrupt import check, interruptible
 from tamis.index.opensearch.connection import Connection, pause
 from tamis.index.opensearch.errors import ClusterError, reason_of, refused
@@ -40,6 +40,7 @@ PATIENCE = 300.0  # seconds in which a request must succeed, with all its repeti
 _TOLD_AFTER = 5.0  # seconds of trouble with a request
 _MIDDLE, _OF_ONE_COMMAND = 1 << 61, 1 << 40  # versions are positive and have 63 bits
 _LARGEST_REQUEST = 100 << 20  # bytes that a cluster takes by default
+_KEPT = 1_000  # refused documents whose ids and reasons are kept
 
 
 def command_of(version: int) -> int:
@@ -96,6 +97,37 @@ class Entry:
 
 
 @dataclass(slots=True)
+class Refused:
+    """Documents that the cluster does not take: how many, and the first of them with the reasons.
+
+    >>> refused = Refused()
+    >>> refused.add("d1", "its year is no number")
+    >>> refused.count, refused.names
+    (1, "'d1'")
+    """
+
+    count: int = 0
+    first: list[tuple[str, str]] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return self.count > 0
+
+    def add(self, doc_id: str, reason: str) -> None:
+        self.join(Refused(1, [(doc_id, reason)]))
+
+    def join(self, other: Refused) -> None:
+        self.count += other.count
+        self.first += other.first[: _KEPT - len(self.first)]
+
+    @property
+    def names(self) -> str:
+        """The first few ids, and how many more there are."""
+        named = [quoted(doc_id) for doc_id, _ in self.first[:NAMED]]
+        more = self.count - len(named)
+        return ", ".join(named) + (f" and {more:,} more" if more else "")
+
+
+@dataclass(slots=True)
 class Outcome:
     """What came of documents."""
 
@@ -103,7 +135,7 @@ class Outcome:
     confirmed: int = 0  # there when sent again, after an answer was lost
     there: int = 0  # from before this command was resumed
     replaced: int = 0  # one of two of an id gave way to the other, as `replace` says
-    refused: list[tuple[str, str]] = field(default_factory=list)  # the id and the cluster's reason
+    refused: Refused = field(default_factory=Refused)
     skipped: Skipped = field(default_factory=Skipped)  # duplicates, as `skip` says
     duplicate: DuplicateIdError | None = None  # the first of them, where the rule is `error`
 
@@ -115,7 +147,7 @@ class Outcome:
             + self.there
             + self.replaced
             + self.skipped.count
-            + len(self.refused)
+            + self.refused.count
         )
 
     def add(self, other: Outcome) -> None:
@@ -123,7 +155,7 @@ class Outcome:
         self.confirmed += other.confirmed
         self.there += other.there
         self.replaced += other.replaced
-        self.refused += other.refused
+        self.refused.join(other.refused)
         self.skipped.count += other.skipped.count
         self.skipped.changed += other.skipped.changed
         self.skipped.first_changed = self.skipped.first_changed or other.skipped.first_changed
@@ -222,7 +254,7 @@ class Sender:
                 elif status in (401, 403, 429) or error.kind == "index_not_found_exception":
                     raise error
                 else:
-                    outcome.refused.append((entry.doc_id, reason_of(result.get("error"))[1]))
+                    outcome.refused.add(entry.doc_id, reason_of(result.get("error"))[1])
         if deleted := self._resolve(conflicts, outcome):
             again += deleted
             busy = f"documents that were deleted a moment ago cannot be written to {connection.address} yet"
@@ -289,7 +321,7 @@ class Sender:
     def _divided(self, entries: list[Entry], outcome: Outcome, error: ClusterError) -> Outcome:
         """A request that is refused as a whole is sent in halves, down to the document that is the reason."""
         if len(entries) == 1:
-            outcome.refused.append((entries[0].doc_id, error.problem))
+            outcome.refused.add(entries[0].doc_id, error.problem)
             return outcome
         middle = len(entries) // 2
         for half in (entries[:middle], entries[middle:]):
@@ -327,7 +359,7 @@ class Bulk:
         self._size = 0
         self._under_way = 0
         self._started = 0
-        self._tasks: Queue[list[Entry]] = Queue()
+        self._tasks: Queue[list[Entry] | None] = Queue()  # None: there are no more
         self._results: Queue[Outcome | BaseException] = Queue()
         self._stopped = threading.Event()
         self.outcome = Outcome()
@@ -353,7 +385,7 @@ class Bulk:
 
     def refuse(self, doc_id: str, reason: str) -> None:
         """Count a document that cannot be sent; an error, unless those are left out."""
-        self._take(Outcome(refused=[(doc_id, reason)]))
+        self._take(Outcome(refused=Refused(1, [(doc_id, reason)])))
 
     def flush(self) -> None:
         """Send what has gathered, once no more than the others are under way."""
@@ -375,14 +407,16 @@ class Bulk:
             self._wait()
 
     def stop(self) -> None:
-        """Give up what has not been sent."""
+        """Give up what has not been sent, and end the threads."""
         self._stopped.set()
+        for _ in range(self._started):
+            self._tasks.put(None)
 
     def _work(self) -> None:
         with interruptible(self._go_on, np.ones(1, dtype=bool)):
-            while not self._stopped.is_set():
+            while (entries := self._tasks.get()) is not None:
                 try:
-                    self._results.put(self._sender.send(self._tasks.get()))
+                    self._results.put(self._sender.send(entries))
                 except BaseException as error:  # raised where the result is taken
                     self._results.put(error)
 
@@ -415,11 +449,10 @@ class Bulk:
                 self.outcome.add(result)
 
     def _refused(self) -> ClusterError:
-        every = self.outcome.refused
-        named = some(quoted(doc_id) for doc_id, _ in every)
-        documents = "a document" if len(every) == 1 else f"{len(every):,} documents"
+        refused = self.outcome.refused
+        documents = "a document" if refused.count == 1 else f"{refused.count:,} documents"
         return ClusterError(
-            f"the cluster refuses {documents} ({named}): {every[0][1]}",
+            f"the cluster refuses {documents} ({refused.names}): {refused.first[0][1]}",
             remedy="repair them, or leave them out by --skip-bad; then continue with --resume",
             status=400,
         )

@@ -125,14 +125,15 @@ class Connection:
 
         `timeout` is for one try, in seconds (`TAMIS_OPENSEARCH_TIMEOUT`, or 60). A node that is gone and a
         cluster that is busy are asked again, with growing pauses, while less than `patience` seconds have
-        passed; other nodes at once. Nothing lasts beyond the deadline of the search that it is for."""
+        passed, and at least once; other nodes at once. A `patience` of zero means one try of each node.
+        Nothing lasts beyond the deadline of the search that it is for."""
         timeout = self.timeout if timeout is None else timeout
         data = _encoded(body)
         lines = body is not None and not isinstance(body, Mapping)
         started, tries = time.monotonic(), 0
         while True:
             check()
-            rest = remaining()
+            rest, began = remaining(), time.monotonic()
             try:
                 limit = timeout if rest is None else min(timeout, max(rest, 0.001))
                 return self._once(method, path, data, lines, params, limit)
@@ -140,8 +141,9 @@ class Connection:
                 tries += 1
                 others = isinstance(error, UnreachableError) and tries < len(self.address.hosts)
                 seconds = 0.0 if others else pause(tries)
-                end = started + patience if rest is None else min(started + patience, time.monotonic() + rest)
-                if not error.passes or (not others and time.monotonic() + seconds > end):
+                then = time.monotonic() + seconds
+                again = others or (patience and tries == 1) or then <= started + patience
+                if not (error.passes and again and (rest is None or then <= began + rest)):
                     raise
                 time.sleep(seconds)
 

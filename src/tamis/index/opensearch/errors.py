@@ -14,6 +14,7 @@ CREDENTIALS = "TAMIS_OPENSEARCH_USER and TAMIS_OPENSEARCH_PASSWORD, or TAMIS_OPE
 AUTHORITY = "TAMIS_OPENSEARCH_CA"
 _REASON = 300  # characters that are quoted of the cluster's own reason
 _BUSY = frozenset({429, 502, 503, 504})
+_NO_SHARD = ("unavailable_shards_exception", "no_shard_available_action_exception")
 _SPEAKS_TLS = "for a cluster that speaks TLS write opensearchs://"
 
 
@@ -90,9 +91,11 @@ def refused(status: int, answer: Any, place: str, *, known: bool = False) -> Clu
     elif status == 413:
         problem = f"{place} refuses a request of this size"
         remedy = "raise http.max_content_length of the cluster, or the limit of the proxy before it"
-    elif kind == "unavailable_shards_exception":
-        problem = f"a part of {place} is on no node that is up{_because(reason)}"
-        remedy = "bring the node back, then continue with --resume"
+    elif kind in _NO_SHARD:
+        problem = f"a part of {place} is on no node that is up"
+        remedy = (
+            "bring the node back (`GET _cluster/allocation/explain` says which), then continue with --resume"
+        )
     elif status in _BUSY:
         problem = f"{place} cannot answer now (status {status}){_because(reason)}"
         remedy = "try again when the cluster is less busy; `GET _cluster/health` says how it is"

@@ -32,6 +32,8 @@ from tamis.text.analyze import Analyzer, get_analyzer
 _LOOK_EVERY = 5.0  # seconds between looks at a cluster's state
 #: Of one request: hits of however many queries, counts of documents, documents with and without texts.
 _HITS, _COUNTS, _TEXTS, _IDS = 20_000, 1000, 500, 10_000
+_SAMPLED = 20  # documents that are looked at together for one that has a term
+_REMEMBERED = 1 << 20  # terms whose counts are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class OpenSearchIndex(Index):
     def open(cls, path: Place) -> OpenSearchIndex:
         """The index at an address: `opensearch://HOST:9200/NAME`."""
         connection = connect(str(path))
-        return cls(connection, read_meta(connection))
+        return cls(connection, _complete(connection))
 
     @classmethod
     def build(  # type: ignore[override]
@@ -122,7 +124,7 @@ class OpenSearchIndex(Index):
         return self._state.documents
 
     def refresh(self) -> bool:
-        meta = read_meta(self.connection)
+        meta = _complete(self.connection)
         newest = self._newest(meta.shards)
         if newest.fingerprint == self._state.fingerprint:
             return False
@@ -172,8 +174,7 @@ class OpenSearchIndex(Index):
         model = next((each for each in self.meta.fields if isinstance(each, BM25)), None)
         if model is None:
             raise InputError(f"{self.place} has no bm25", remedy="index it again with one")
-        (answer,) = self._cluster.search([queries.any_documents(CONTENTS)], "hits.hits")
-        for hit in queries.hits(answer):
+        for hit in self._every(_SAMPLED, texts=True):
             document = queries.document_of(hit)
             if not (terms := self.analyzer.tokens(document.contents)):
                 continue
@@ -209,6 +210,8 @@ class OpenSearchIndex(Index):
             if len(found) < size:
                 return
             after = found[-1]["sort"]
+            if None in after:
+                raise queries.without_id()
 
     def document(self, identity: str) -> Document:
         return self.documents([identity])[0]
@@ -347,6 +350,8 @@ class OpenSearchIndex(Index):
         """How many documents hold these terms, and others that were asked for: those of one state, though
         another thread refreshes."""
         known = self._state.df
+        if len(known) > _REMEMBERED:
+            known = self._state.df = {}  # other threads still read the old one
         unknown = [term for term in dict.fromkeys(terms) if term not in known]
         for start in range(0, len(unknown), _COUNTS):
             some = unknown[start : start + _COUNTS]
@@ -376,3 +381,12 @@ class OpenSearchIndex(Index):
             )
             found.append(round(share * (tokens + 1) - 1) if share else 0)  # Lucene adds one to both
         return np.array(found)
+
+
+def _complete(connection: Connection) -> Meta:
+    """What is written about the index; `InputError` before all documents of the first command are there."""
+    meta = read_meta(connection)
+    if meta.runs == 1 and meta.documents is None:
+        problem = f"{connection.address} is not complete: `tamis index` still writes it, or was interrupted"
+        raise InputError(problem, remedy="wait, or continue it with --resume")
+    return meta

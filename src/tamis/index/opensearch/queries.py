@@ -17,6 +17,7 @@ import xxhash
 from tamis.base.arrays import Array
 from tamis.base.documents import Document
 from tamis.base.errors import InputError, quoted
+from tamis.index.opensearch.errors import ClusterError
 from tamis.index.opensearch.mapping import ID, METADATA, TEXT, TITLE
 
 DEEPEST = 10_000  # hits of one request (index.max_result_window)
@@ -85,14 +86,9 @@ def best(asked: Body, k: int, after: Sequence[Sequence[Any]] = ()) -> Body:
     return body | {"search_after": after[-1]} if after else body
 
 
-def any_documents(field: str) -> Body:
-    """A few documents that may hold a term."""
-    return {
-        "size": 100,
-        "query": {"exists": {"field": field}},
-        "track_total_hits": False,
-        "_source": [TITLE, TEXT],
-    }
+def number_of_documents() -> Body:
+    """How many documents there are."""
+    return {"size": 0, "track_total_hits": True, "query": {"match_all": {}}}
 
 
 def all_documents(size: int, *, texts: bool, after: Sequence[Any] | None = None) -> Body:
@@ -145,7 +141,16 @@ def ids_and_scores(values: Sequence[Sequence[Any]]) -> tuple[list[str], Array]:
     """
     scores = np.array([score for score, _ in values], np.float32)
     count = int((scores > 0).sum())
-    return [doc_id for _, doc_id in values[:count]], scores[:count]
+    ids = [doc_id for _, doc_id in values[:count]]
+    if None in ids:
+        raise without_id()
+    return ids, scores[:count]
+
+
+def without_id() -> ClusterError:
+    """The error for a document that cannot be named, nor sorted among equal ones."""
+    problem = f"the index in the cluster holds documents without the field `{ID}`, written by another client"
+    return ClusterError(problem, remedy=f"write them again with the value of `_id` in `{ID}`")
 
 
 def document_of(hit: Mapping[str, Any]) -> Document:

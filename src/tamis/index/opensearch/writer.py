@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -10,8 +11,10 @@ from typing import Any, Literal
 from tamis.base.documents import Document
 from tamis.base.errors import InputError, TamisError
 from tamis.formats.records import Documents, documents_of
+from tamis.index.opensearch import queries
 from tamis.index.opensearch.bulk import Bulk, Entry, Outcome, Sender, version_of
-from tamis.index.opensearch.connection import Address, Connection, connect
+from tamis.index.opensearch.cluster import Cluster
+from tamis.index.opensearch.connection import Address, Connection, connect, pause
 from tamis.index.opensearch.errors import ClusterError
 from tamis.index.opensearch.mapping import (
     Meta,
@@ -28,7 +31,9 @@ from tamis.index.writer import OnDuplicate
 
 How = Literal["new", "overwrite", "add", "resume"]
 REQUESTS = 4  # at once, by default
-_MERGE = 3600.0  # seconds at most for merging the segments
+_LONGEST = 3600.0  # seconds at most for merging the segments, and for copying the shards
+_ANSWERS = 300.0  # seconds after which a request is taken for lost, and sent again
+_ASSIGNED = 15.0  # seconds in which a cluster has begun to make copies, if it can
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +157,7 @@ def prepare(connection: Connection, how: How, wanted: Wanted) -> tuple[Meta, int
         remedy = "resume it (--resume), add to it (--add) or overwrite it (--overwrite)"
         raise InputError(f"{address} already holds an index", remedy=remedy)
     _check_same(there, wanted, address)
+    _check_allocation(connection)
     if wanted.replicas is not None:
         there = replace(there, replicas=wanted.replicas)
     if how == "resume":
@@ -182,13 +188,31 @@ def _made(connection: Connection, wanted: Wanted) -> Meta:
     """A new index, without a copy and not refreshed until all documents are there."""
     meta, index = _new(connection, wanted), connection.address.index
     try:
-        connection.request("PUT", f"/{index}", body_of(meta), timeout=90, patience=120)
+        answer = connection.request("PUT", f"/{index}", body_of(meta), timeout=90, patience=120)
+        if not answer["shards_acknowledged"]:  # within half a minute
+            _check_allocation(connection)
     except ClusterError as error:
         there = find_meta(connection) if error.kind == "resource_already_exists_exception" else None
         if there is None or there.identity != meta.identity:  # else the answer to our first try was lost
             raise
     check_analysis(connection, meta.analyzer)
     return meta
+
+
+def _check_allocation(connection: Connection) -> None:
+    """Raise if the cluster has no place for a shard, and not only no time yet."""
+    body = {"index": connection.address.index, "shard": 0, "primary": True}
+    try:
+        answer = connection.request("POST", "/_cluster/allocation/explain", body)
+    except ClusterError:  # the shard has its place by now, or only those who manage the cluster may ask
+        return
+    nodes = answer.get("node_allocation_decisions", ())
+    reasons = [each["explanation"] for node in nodes for each in node.get("deciders", ())]
+    if answer.get("can_allocate") == "no":
+        why = reasons[0] if reasons else answer.get("allocate_explanation", "")
+        problem = f"the cluster has no place for the shards of {connection.address}: {why}"
+        remedy = "free disk space or change the setting, then continue with --resume"
+        raise ClusterError(problem, remedy=remedy, status=503)
 
 
 def _check_same(there: Meta, wanted: Wanted, address: Address) -> None:
@@ -222,9 +246,9 @@ def data_nodes(connection: Connection) -> int:
 
 def count(connection: Connection) -> int:
     """How many documents the index holds, counting all that have been acknowledged."""
-    index = connection.address.index
-    connection.request("POST", f"/{index}/_refresh", timeout=600, patience=120)
-    return int(connection.request("GET", f"/{index}/_count", patience=120)["count"])
+    connection.request("POST", f"/{connection.address.index}/_refresh", timeout=_ANSWERS, patience=120)
+    (answer,) = Cluster(connection).search([queries.number_of_documents()], "hits.total")
+    return int(answer["hits"]["total"]["value"])
 
 
 # -- after the last document
@@ -245,9 +269,10 @@ def finish(
     if meta.runs == 1:  # later commands have left it as it is
         settings["refresh_interval"] = None
     connection.request("PUT", f"/{index}/_settings", {"index": settings}, timeout=90, patience=120)
-    connection.request("POST", f"/{index}/_flush", timeout=600, patience=120)  # a node starts faster with it
+    connection.request("POST", f"/{index}/_flush", timeout=_ANSWERS, patience=120)  # for a faster start
     done = replace(meta, documents=documents)
     write_meta(connection, done)
+    _wait_for_copies(connection, meta.replicas)
     return done
 
 
@@ -279,12 +304,25 @@ def _check_count(
 
 
 def _merge(connection: Connection) -> None:
-    """Make one segment of each shard, which takes long; a proxy that gives up earlier only makes us ask
-    again."""
+    """Make one segment of each shard, which takes long. Sent again, the request waits for the merge that is
+    under way."""
     connection.request(
         "POST",
         f"/{connection.address.index}/_forcemerge",
         params={"max_num_segments": 1},
-        timeout=_MERGE,
-        patience=_MERGE,
+        timeout=_ANSWERS,
+        patience=_LONGEST,
     )
+
+
+def _wait_for_copies(connection: Connection, replicas: int) -> None:
+    """Return when a node may be lost, or when the cluster makes no copies."""
+    if not replicas or data_nodes(connection) <= replicas:
+        return
+    started, tries = time.monotonic(), 0
+    while (waited := time.monotonic() - started) < _LONGEST:
+        health = connection.request("GET", f"/_cluster/health/{connection.address.index}")
+        if health["status"] == "green" or (waited > _ASSIGNED and not health["initializing_shards"]):
+            return
+        tries += 1
+        time.sleep(pause(tries))
