@@ -1,6 +1,6 @@
 """What is won beyond one process and one machine, part by part.
 
-    python bench/scale.py --part ray --data DIR [--rounds 5] [--out results.json]
+    python bench/scale.py --part ray [--data DIR] [--rounds 5] [--out results.json]
     python bench/scale.py --part opensearch --cluster HOST:PORT [--rounds 3] [--out results.json]
 
 A part is a module beside this one, with `add_arguments(parser)` and `measure(arguments)`, which returns what

@@ -1,16 +1,15 @@
-"""Reranking on Ray: two workers beside one, each with a core of its own, and what their driver costs.
+"""Reranking on Ray: two workers compared with one, each with one core, and the overhead of the driver.
 
-Two clusters, of one and of two workers, wait side by side; the same batches go to one and then to the other,
-`--rounds` times. Starting clusters and loading models is not timed. Of each round:
+Two clusters, with one and with two workers, run side by side; the same batches go to one and then to the
+other, `--rounds` times. Starting clusters and loading models is not timed. For each round:
 
-- `speedup`: the time that one worker takes, by the time that two take. Where other programs run (`others`
-  is how many cores they keep busy) the clock says little;
-- `alone`: the same on a machine with nothing else to do, from the processor time that the workers take and
-  the time that they wait for the driver: (c1 + w1) / (c2 / 2 + w2), where w is the waiting of a worker;
-- `driver`: the processor time of the driver (this process, and the one in which it has Ray) by that of the
-  workers: what a batch costs beside its scores. Texts are looked up and sent, rankings are received. A
-  driver can keep about 1 / driver workers busy;
-- `waits`: the time that the one worker waits for the driver, by the time that it is at work.
+- `speedup`: the time with one worker / the time with two. Where other programs run, this says little;
+  `others` is how many cores they kept busy;
+- `alone`: an estimate of the same on an idle machine, from the processor time of the workers (c1, c2) and the
+  time that each worker waits for the driver (w1, w2): (c1 + w1) / (c2 / 2 + w2);
+- `driver`: the processor time of the driver (this process, and the one that runs Ray) / that of the workers:
+  looking up and sending texts, receiving rankings. A driver can keep about 1 / driver workers busy;
+- `waits`: the time that the one worker waits for the driver / the time that it works.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import tamis
 from tamis import Index, Query, Ranking, RayRuntime
 from tamis.base.processes import session
 from tamis.core.remote import Remote, remote
@@ -32,9 +32,11 @@ from tamis.core.stage import Stage
 from tamis.formats import read_corpus, read_queries
 from tamis.rank.given_run import GivenRun
 
+DEMO = Path(tamis.__file__).parent / "demo_data"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", type=Path, required=True, help="a collection in the BEIR layout")
+    parser.add_argument("--data", type=Path, default=DEMO, help="a collection in the BEIR layout (the demo)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--queries", type=int, default=96)
     parser.add_argument("--candidates", type=int, default=50)
@@ -44,7 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     queries = read_queries(arguments.data / "queries.jsonl")[: arguments.queries]
     with tempfile.TemporaryDirectory() as place:
-        index = Index.build(read_corpus(arguments.data / "corpus.jsonl"), Path(place) / "idx")
+        (corpus,) = arguments.data.glob("corpus.jsonl*")  # it may be compressed
+        index = Index.build(read_corpus(corpus), Path(place) / "idx")
         first = (index.bm25() % arguments.candidates).run(queries)
         stages = [GivenRun(first, index), index.pipeline(f"mono(model={arguments.model})")]
         with cluster(stages, 1) as one, cluster(stages, 2) as two:
@@ -80,8 +83,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 class Timed(NamedTuple):
-    """What a round takes: seconds of the clock, of the workers at work, of the workers' and of the driver's
-    processor; how many cores others kept busy meanwhile."""
+    """A round: its seconds, the seconds that the workers were at work, the processor time of the workers and
+    of the driver, and how many cores other programs kept busy meanwhile."""
 
     seconds: float
     working: float

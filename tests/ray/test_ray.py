@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -14,11 +15,13 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 import tamis
+from tamis.base.processes import end_session
 from tamis.cli import main
 from tamis.core.journal import count
 from tamis.core.registry import build
@@ -265,6 +268,68 @@ def test_an_error_in_a_worker_is_one_line(
         errors.append((done.communicate(timeout=300), done.wait()))
     assert errors[0] == errors[1]
     assert errors[0][1] == 2 and errors[0][0][1].startswith("error: duo needs three segment types")
+
+
+@pytest.fixture
+def running_cluster() -> Iterator[tuple[str, str]]:
+    """The addresses of a cluster that was started before: for its own machine, and for others."""
+    scratch, ports = Path(tempfile.mkdtemp(dir="/tmp")), free_ports(4)
+    kinds = ("port", "ray-client-server-port", "runtime-env-agent-port", "metrics-export-port")
+    options = {
+        **dict(zip(kinds, ports, strict=True)),
+        **{"num-cpus": 2, "object-store-memory": 96 << 20, "include-dashboard": "false", "temp-dir": scratch},
+    }
+    path = os.pathsep.join(filter(None, sys.path))
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"]
+    started = subprocess.Popen(
+        [*command, *(f"--{name}={value}" for name, value in options.items())],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0"},
+        start_new_session=True,
+    )
+    try:
+        for port in ports[:2]:
+            wait_until(lambda: listens(port))  # noqa: B023
+        yield f"ray:127.0.0.1:{ports[0]}", f"ray://127.0.0.1:{ports[1]}"
+    finally:
+        end_session(started.pid)
+        started.wait()
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_a_cluster_that_runs_already(
+    folder: Path,
+    tmp_path: Path,
+    running_cluster: tuple[str, str],
+    tamis_process: Callable[..., subprocess.Popen[str]],
+) -> None:
+    for number, address in enumerate(running_cluster):
+        run = tmp_path / f"{number}.run"
+        done = tamis_process(*arguments(folder, run, "--on", address, "--json"))
+        out, err = done.communicate(timeout=300)
+        assert (done.returncode, err) == (0, "")
+        assert json.loads(out)["cluster"]["on"] == address
+        assert run.read_bytes() == (folder / "local.run").read_bytes()
+    done = tamis_process(*arguments(folder, run, "--on", address, "--workers", "3"))
+    _, err = done.communicate(timeout=300)
+    assert err == (
+        "error: the cluster (CPU cores: 2) is too small for 3 workers with 1 core each: "
+        "use fewer workers or cores\n"
+    )
 
 
 def test_no_cluster_at_the_address(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
