@@ -84,6 +84,7 @@ def test_examples_are_labelled(page, serving, index, tmp_path):
     path.write_text('{"_id": "1", "text": "who directed it"}\n', encoding="utf-8")
     page.open()
     assert not page.one("#examples-title").is_displayed()  # there are none
+    assert page.run("return document.getElementById('examples').offsetHeight") == 0  # nor a rule
     with serving(index, "--pipeline", "bm25", "--examples", str(path)) as address, page.at(address):
         page.open()
         assert page.one("#examples-title").text == "Examples"

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import re
 
+from tamis.formats.lines import unescaped
 from tamis.formats.pages import Page, page
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _HASHES = re.compile(r" {0,3}#{1,6}(?:[ \t]+(.*?))?(?:[ \t]+#+)?[ \t]*$")
+# as many README files begin: a heading in HTML, over a few lines
+_HTML_OPEN = re.compile(r" {0,3}<h([1-6])(?=[\s>])[^>]{0,500}>(.*)", re.IGNORECASE)
+_HTML_CLOSE = re.compile(r"(.*?)</h[1-6]>", re.IGNORECASE)
+_LONGEST_HEADING = 20  # lines
+_TAG = re.compile(r"<[^<>]{0,2000}>")
 _UNDERLINE = re.compile(r" {0,3}(?:=+|-+)[ \t]*$")
 _FRONT_TITLE = re.compile(r"""title[ \t]*[:=][ \t]*(?:"(.*)"|'(.*)'|(.*?))[ \t]*$""", re.IGNORECASE)
 _FRONT = ("---", "+++")  # of YAML and of TOML
@@ -42,6 +48,10 @@ def read_markdown(text: str) -> Page:
         elif found := _HASHES.match(line):
             if name := _plain(found[1] or ""):
                 return page(name, "\n".join(lines[:number] + lines[number + 1 :]))
+        elif found := _HTML_OPEN.match(line):
+            name, end = _html_heading([found[2], *lines[number + 1 : number + _LONGEST_HEADING]])
+            if name:
+                return page(name, "\n".join(lines[:number] + lines[number + end :]))
         elif number > start and _UNDERLINE.match(line) and _is_paragraph(lines, number - 1, start):
             name = _plain(lines[number - 1])
             return page(name, "\n".join(lines[: number - 1] + lines[number + 1 :]))
@@ -65,6 +75,16 @@ def _is_paragraph(lines: list[str], number: int, start: int) -> bool:
     line = lines[number]
     alone = number == start or not lines[number - 1].strip()
     return alone and bool(line.strip()) and not line.lstrip().startswith(("|", ">", "-", "*", "+", "<"))
+
+
+def _html_heading(lines: list[str]) -> tuple[str, int]:
+    """The text of a heading that these lines begin with, and how many of them it takes; none if it does not
+    end."""
+    for number, line in enumerate(lines):
+        if found := _HTML_CLOSE.match(line):
+            text = _TAG.sub(" ", "\n".join([*lines[:number], found[1]]))
+            return " ".join(unescaped(text).split()), number + 1
+    return "", 0
 
 
 def _plain(heading: str) -> str:

@@ -166,6 +166,16 @@ def test_the_lowest_versions_are_those_of_the_project(tools: dict[str, ModuleTyp
         assert f">={exact.version}" in str(requirement.specifier)
 
 
+def test_the_lowest_versions_of_the_readers_of_files_are_tried_too() -> None:
+    yaml = pytest.importorskip("yaml")
+    workflow = yaml.safe_load((WORKFLOW.parent / "lowest.yml").read_text(encoding="utf-8"))
+    (command,) = (
+        step["run"] for step in workflow["jobs"]["test"]["steps"] if "lowest.py" in step.get("run", "")
+    )
+    for name in ("pdf", "arrow"):
+        assert f"--extra {name} " in command
+
+
 @pytest.mark.parametrize("name", ["lock", "lowest", "sbom"])
 def test_the_tools_do_what_they_say(tools: dict[str, ModuleType], name: str) -> None:
     result = doctest.testmod(tools[name])

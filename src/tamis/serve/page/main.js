@@ -147,7 +147,7 @@ function showEmpty() {
     "each later stage reads fewer of them, with more care.";
   const example = (text) => el("li", {}, el("button", { type: "button", click: () => ask(text) }, text));
   byId("examples").replaceChildren(...(info.examples ?? []).map(example));
-  byId("examples-title").hidden = !info.examples?.length;
+  byId("examples-title").hidden = byId("examples").hidden = !info.examples?.length;
   if (document.activeElement === document.body) byId("query").focus();
 }
 
