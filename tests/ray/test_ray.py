@@ -327,7 +327,7 @@ def test_a_cluster_that_runs_already(
     done = tamis_process(*arguments(folder, run, "--on", address, "--workers", "3"))
     _, err = done.communicate(timeout=300)
     assert err == (
-        "error: the cluster (CPU cores: 2) is too small for 3 workers with 1 core each: "
+        "error: the cluster (CPU cores: 2) is too small for the workers (number: 3, cores for each: 1): "
         "use fewer workers or cores\n"
     )
 

@@ -231,9 +231,9 @@ def resources(ray: Any, request: Request) -> tuple[int, int, int]:
     most = min(gpus, cpus // cores) if gpus else cpus // cores
     wanted = runtime.workers or 1
     if most < wanted:
-        total = f"CPU cores: {cpus}, GPUs: {gpus}" if gpus else f"CPU cores: {cpus}"
-        each = f"{cores} core{'' if cores == 1 else 's'} each" + (" and a GPU" if gpus else "")
-        problem = f"the cluster ({total}) is too small for {wanted} workers with {each}"
+        total = f"CPU cores: {cpus}" + (f", GPUs: {gpus}" if gpus else "")
+        each = f"cores for each: {cores}" + (", GPUs: 1" if gpus else "")
+        problem = f"the cluster ({total}) is too small for the workers (number: {wanted}, {each})"
         raise InputError(problem, remedy="use fewer workers or cores")
     return runtime.workers or most, cores, 1 if gpus else 0
 
