@@ -173,7 +173,7 @@ def test_requests_that_are_never_answered(
     cluster: Cluster, index_name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk, "PATIENCE", 1.5)
-    monkeypatch.setattr(bulk, "_TOLD_AFTER", 0.0)
+    monkeypatch.setattr(bulk, "_REPORT_AFTER", 0.0)
     with disturbed(cluster, lambda request, ask: Answer(after=threading.Event())) as server:
         monkeypatch.setenv("TAMIS_OPENSEARCH_TIMEOUT", "20")
         address = server.address(index_name)

@@ -215,7 +215,7 @@ def test_certificates_are_verified(certificate: Path, monkeypatch: pytest.Monkey
         with pytest.raises(UnreachableError) as distrust:
             connect(address)
         assert "is not trusted (self-signed certificate): set TAMIS_OPENSEARCH_CA" in one_line(distrust.value)
-        assert not distrust.value.passes
+        assert not distrust.value.is_temporary
         monkeypatch.setenv("TAMIS_OPENSEARCH_CA", f"{certificate}.crt")
         assert connect(address).version == (2, 4, 1)
         with pytest.raises(UnreachableError, match=r"IP address mismatch|not valid for|Hostname mismatch"):

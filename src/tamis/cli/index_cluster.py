@@ -97,7 +97,7 @@ def index_into_cluster(
             workers=workers,
             skip_refused=skip_bad,
             done=advance,
-            told=_told(),
+            on_retry=_retry_warning(),
         ) as target:
             begun()
             for document in chain([first], documents):
@@ -177,8 +177,8 @@ def _continues(kept: str) -> Iterator[Callable[[], None]]:
         raise
 
 
-def _told() -> Callable[[TamisError], None]:
-    """Says now and then why nothing moves."""
+def _retry_warning() -> Callable[[TamisError], None]:
+    """Warns of retries, at intervals."""
     last = -LOG_EVERY
 
     def tell(error: TamisError) -> None:

@@ -37,7 +37,7 @@ REQUEST = 4 << 20  # bytes of documents in a request
 _MOST = 5_000  # documents in one
 _SHARD_WAIT = "10s"  # for which the cluster holds a request to a shard that is on its way to another node
 PATIENCE = 300.0  # seconds in which a request must succeed, with all its repetitions
-_TOLD_AFTER = 5.0  # seconds of trouble with a request
+_REPORT_AFTER = 5.0  # seconds of retries of a request
 _MIDDLE, _OF_ONE_COMMAND = 1 << 61, 1 << 40  # versions are positive and have 63 bits
 _LARGEST_REQUEST = 100 << 20  # bytes that a cluster takes by default
 _KEPT = 1_000  # refused documents whose ids and reasons are kept
@@ -175,11 +175,11 @@ class Sender:
         others: bool = False,
         skip_refused: bool = False,
         patience: float | None = None,
-        told: Callable[[TamisError], object] = lambda error: None,
+        on_retry: Callable[[TamisError], object] = lambda error: None,
     ) -> None:
         self._connection, self._rule = connection, on_duplicate
         self._resumed, self._looks_first = resumed, resumed or (others and on_duplicate != "replace")
-        self._patience, self._told = PATIENCE if patience is None else patience, told
+        self._patience, self._on_retry = PATIENCE if patience is None else patience, on_retry
         self.skip_refused = skip_refused
         self.limit = _largest_request(connection)
 
@@ -199,15 +199,15 @@ class Sender:
             except ClusterError as failure:
                 if failure.status in (400, 413):
                     return self._divided(left, outcome, failure)
-                if not failure.passes and failure.status < 500:
+                if not failure.is_temporary and failure.status < 500:
                     raise
                 error = failure
             if left and error is not None:
                 seconds = pause(tries)
                 if time.monotonic() + seconds - started > self._patience:
                     raise error
-                if time.monotonic() - started >= _TOLD_AFTER:
-                    self._told(error)
+                if time.monotonic() - started >= _REPORT_AFTER:
+                    self._on_retry(error)
                 time.sleep(seconds)
         return outcome
 
@@ -248,7 +248,7 @@ class Sender:
                 conflicts.append(entry)
             else:
                 error = refused(status, result.get("error"), str(connection.address))
-                if error.passes or status >= 500:
+                if error.is_temporary or status >= 500:
                     again.append(entry)
                     trouble = error
                 elif status in (401, 403, 429) or error.kind == "index_not_found_exception":

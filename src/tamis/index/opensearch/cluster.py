@@ -1,7 +1,7 @@
-"""Asking a cluster until its answer is whole.
+"""Requests to a cluster that return complete answers only.
 
-An answer may lack what is on a shard that nobody answers for: then the same is asked again, while a replica
-takes over or a node comes back, and in the end it is an error. Never is a part taken for the whole.
+When a shard does not answer, the request is repeated while a replica takes over or the node comes back; after
+that it is an error. A partial answer is never used.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Body = Mapping[str, Any]
 
 
 class Cluster:
-    """The index of a connection, asked within the time of those who wait (`tamis.base.interrupt`)."""
+    """Requests to the index of a connection, within the deadline of the search (`tamis.base.interrupt`)."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -73,7 +73,9 @@ class Cluster:
                     waiting.remove(place)
                 else:
                     problems.append(problem)
-            return next((each for each in problems if not each.passes), problems[0] if problems else None)
+            return next(
+                (each for each in problems if not each.is_temporary), problems[0] if problems else None
+            )
 
         self.until_whole(ask)
         return answers
@@ -92,12 +94,12 @@ class Cluster:
         return zip(ids, answer, strict=True)
 
     def until_whole(self, ask: Callable[[], ClusterError | None]) -> None:
-        """Call `ask` until it returns no problem, or one that does not pass, or for too long."""
+        """Call `ask` until it returns no error; raise one that is permanent, or that lasts too long."""
         started, tries = time.monotonic(), 0
         while (problem := ask()) is not None:
             tries += 1
             seconds = pause(tries)
-            if not problem.passes or time.monotonic() + seconds - started > _PATIENCE:
+            if not problem.is_temporary or time.monotonic() + seconds - started > _PATIENCE:
                 raise problem
             left = remaining()
             time.sleep(seconds if left is None else min(seconds, left + _MARGIN))

@@ -1,7 +1,7 @@
-"""A connection to an OpenSearch cluster: where it is, who we are, and requests that end.
+"""A connection to an OpenSearch cluster: its address, the credentials, and requests with time-outs.
 
-Every request has a time-out. Those that find a cluster busy or a node gone are repeated with back-off; every
-request that we send may be repeated, because it writes what it wrote the first time.
+A request is repeated with back-off when the cluster is busy or a node is gone. All requests that tamis sends
+are idempotent.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Connection:
                 seconds = 0.0 if others else pause(tries)
                 then = time.monotonic() + seconds
                 again = others or (patience and tries == 1) or then <= started + patience
-                if not (error.passes and again and (rest is None or then <= began + rest)):
+                if not (error.is_temporary and again and (rest is None or then <= began + rest)):
                     raise
                 time.sleep(seconds)
 
@@ -235,7 +235,7 @@ def _trusted() -> ssl.SSLContext:
 
 
 def _authorization() -> str:
-    """The header that says who we are, from the environment alone; empty if nobody in particular."""
+    """The `Authorization` header, from the environment alone; empty without credentials."""
     user, password = os.environ.get(_USER), os.environ.get(_PASSWORD)
     tokens = {"ApiKey": os.environ.get(_API_KEY), "Bearer": os.environ.get(_TOKEN)}
     set_ones = [f"{scheme} {token.strip()}" for scheme, token in tokens.items() if token]

@@ -1,4 +1,4 @@
-"""What goes wrong between us and a cluster, in one line each: what is wrong, and what to do about it.
+"""Errors of a cluster, in one line each: what is wrong, and the remedy.
 
 No message quotes a password, a key or a header that was sent.
 """
@@ -31,21 +31,21 @@ class ClusterError(TamisError):
         super().__init__(problem, remedy=remedy)
 
     @property
-    def passes(self) -> bool:
-        """Whether the same request may succeed later, without anybody's doing."""
+    def is_temporary(self) -> bool:
+        """Whether the same request may succeed later."""
         return self.status in _BUSY and not _is_full(self)
 
 
 class UnreachableError(ClusterError):
-    """No answer: no connection, no trust in the certificate, or silence."""
+    """No answer: no connection, an untrusted certificate, or a time-out."""
 
     @property
-    def passes(self) -> bool:
+    def is_temporary(self) -> bool:
         return self.kind not in ("certificate", "tls")
 
 
 class AccessError(ClusterError):
-    """The cluster, or a proxy before it, does not let us in."""
+    """The cluster, or a proxy before it, refuses access."""
 
 
 def reason_of(answer: Any) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""An index in a cluster of OpenSearch, asked as one on disk is."""
+"""An index in a cluster of OpenSearch, with the interface of one on disk."""
 
 from __future__ import annotations
 
@@ -179,14 +179,14 @@ class OpenSearchIndex(Index):
             if not (terms := self.analyzer.tokens(document.contents)):
                 continue
             explanation = self._explanation(self.meta.fields[model], {terms[0]: 1.0}, document.id)
-            documents = queries.said(explanation, "N, total number of documents")
-            length = queries.said(explanation, "avgdl")
+            documents = queries.value_of(explanation, "N, total number of documents")
+            length = queries.value_of(explanation, "avgdl")
             if documents is None or length is None:
                 problem = f"{self.place} does not find {quoted(document.id)} by its word {quoted(terms[0])}"
                 remedy = "try again if it is changing, or index it again with this version of tamis"
                 raise ClusterError(problem, remedy=remedy)
-            # what multiplies the idf of a term of weight 1; where that is 1 it is not told
-            boost = queries.said(explanation, "boost") or 1.0
+            # what multiplies the idf of a term of weight 1; left out where it is 1
+            boost = queries.value_of(explanation, "boost") or 1.0
             collection = Collection(int(documents), round(documents * length))
             return _Sample(collection, bool(np.isclose(boost, 1 + model.k1)))
         return _Sample(Collection(0, 0), False)
@@ -322,7 +322,11 @@ class OpenSearchIndex(Index):
         counts = self._counts(explained)
         lines = [
             TermContribution(
-                term, weights[term], int(queries.said(node, "freq") or 0), counts[term], float(node["value"])
+                term,
+                weights[term],
+                int(queries.value_of(node, "freq") or 0),
+                counts[term],
+                float(node["value"]),
             )
             for term, node in explained.items()
         ]
@@ -377,7 +381,8 @@ class OpenSearchIndex(Index):
         found = []
         for answer in self._cluster.search(bodies, "hits.hits._explanation") if bodies else ():
             share = (
-                queries.said(queries.explanation_in(answer), "P, probability that the current term") or 0.0
+                queries.value_of(queries.explanation_in(answer), "P, probability that the current term")
+                or 0.0
             )
             found.append(round(share * (tokens + 1) - 1) if share else 0)  # Lucene adds one to both
         return np.array(found)

@@ -40,7 +40,7 @@ _SAMPLE = (
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What tamis has written down about an index. `fields` says where each similarity's scores come from."""
+    """The metadata that tamis keeps in the mapping of an index. `fields` are those of the similarities."""
 
     index: str = ""  # its name, also where an alias was asked for
     analyzer: str = "english"

@@ -1,8 +1,7 @@
-"""What a cluster is asked, and what its answers say: no request is made here.
+"""The bodies of requests to a cluster, and the values in its answers: no request is made here.
 
-A query is a bag of terms that are analysed already, so each is a `term` clause of its own with its weight as
-the boost: no analysis of the cluster's has a part in it. Equal scores are sorted by id there as here: both
-sort by code points.
+A query is a bag of analysed terms, so each is a `term` clause of its own with its weight as the boost, which
+the cluster does not analyse. Equal scores are sorted by id in the same order as here: by code points.
 """
 
 from __future__ import annotations
@@ -187,10 +186,10 @@ def terms_explained(explanation: Mapping[str, Any]) -> dict[str, Mapping[str, An
     return found
 
 
-def said(explanation: Mapping[str, Any], beginning: str) -> float | None:
-    """The number that an explanation describes so.
+def value_of(explanation: Mapping[str, Any], beginning: str) -> float | None:
+    """The value of the first part of an explanation whose description begins so.
 
-    >>> said({"value": 1.9, "description": "boost", "details": []}, "boost")
+    >>> value_of({"value": 1.9, "description": "boost", "details": []}, "boost")
     1.9
     """
     nodes = (node for node in _walk(explanation) if node["description"].startswith(beginning))

@@ -73,10 +73,10 @@ def writer(
     skip_refused: bool = False,
     patience: float | None = None,
     done: Callable[[int], object] = lambda documents: None,
-    told: Callable[[TamisError], object] = lambda error: None,
+    on_retry: Callable[[TamisError], object] = lambda error: None,
 ) -> Iterator[ClusterWriter]:
-    """The writer of an index, which is made at once; `finish` puts it into service. `done` hears of documents
-    that have arrived, `told` of trouble that is waited out."""
+    """The writer of an index, which is made at once; `finish` puts it into service. `done` is called with the
+    number of documents that have arrived, `on_retry` with the error of a request that is being repeated."""
     connection = connect(address)
     meta, before = prepare(connection, how, wanted or Wanted())
     sender = Sender(
@@ -86,7 +86,7 @@ def writer(
         others=how == "add",
         skip_refused=skip_refused,
         patience=patience,
-        told=told,
+        on_retry=on_retry,
     )
     bulk = Bulk(sender, workers, done=done)
     try:
