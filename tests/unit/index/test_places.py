@@ -106,5 +106,5 @@ def test_terms_are_found_in_an_explanation_whatever_they_are_made_of() -> None:
     }
     found = queries.terms_explained(whole)
     assert {term: node["value"] for term, node in found.items()} == {"a:b in 3)": 1.0, "ﬁ\n": 2.0}
-    assert queries.said(found["ﬁ\n"], "freq") == 2.0
-    assert queries.said({}, "freq") is None
+    assert queries.value_of(found["ﬁ\n"], "freq") == 2.0
+    assert queries.value_of({}, "freq") is None
