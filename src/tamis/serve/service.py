@@ -314,7 +314,7 @@ class Service:
     ) -> Request:
         seconds = self._seconds(deadline_ms)
         # what is ranked has still to be written, and many may have to be written at once
-        writing = max(0.1 * seconds, min(1.5 * self._writing.seconds, 0.5 * seconds))
+        writing = max(0.1 * seconds, min(2 * self._writing.seconds, 0.5 * seconds))
         left = seconds - writing - (time.monotonic() - started)
         steps = built.steps if ranking.query.where is None else built.filtered
         return Request(steps, ranking, max(left, 0.0), told=seconds, partial=in_part)

@@ -186,10 +186,12 @@ class Work:
                 while given < settled:
                     given += 1
                     final = over and given == settled
+                    not_before = 0.0
                     if final and given < len(job.steps) and (wait := self._turn(job)):
+                        not_before = time.monotonic() + wait
                         yield self._outcome(request, job, given, final=False)
-                        await asyncio.sleep(wait)
-                    yield self._outcome(request, job, given, final=final)
+                    # written now, so that it can be sent as soon as it may
+                    yield replace(self._outcome(request, job, given, final=final), not_before=not_before)
                     if final:
                         return
                 if over:
