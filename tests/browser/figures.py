@@ -1,10 +1,9 @@
 """Make the pictures of the page in docs/figures: python tests/browser/figures.py page http://127.0.0.1:8000
 
-The server serves the demo collection: `tamis demo --keep demo`, then `tamis serve demo/index --deadline 60s`,
-because duo on a small machine takes longer than the default deadline. For `files` in place of `page` it
-serves documentation as Debian's packages install it: /usr/share/man, and python3-doc, postgresql-doc,
-gnuplot-doc, git and nodejs of /usr/share/doc. The pictures are drawn with the font Inter if it is installed
-(fonts-inter), and have 128 colours, so that each takes less than 250 kB.
+The server serves the demo collection: `tamis demo --keep demo`, then `tamis serve demo/index`. For `files` in
+place of `page` it serves documentation as Debian's packages install it: /usr/share/man, and python3-doc,
+postgresql-doc, gnuplot-doc, git and nodejs of /usr/share/doc. The pictures are drawn with the font Inter if
+it is installed (fonts-inter), and have 128 colours, so that each takes less than 250 kB.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from urllib.parse import urlencode
 
 FIGURES = Path(__file__).parents[2] / "docs" / "figures"
 QUERY = "film director who was married to an actress"
-CASCADE = {"q": QUERY, "a": "bm25 % 100 >> mono % 10 >> duo", "doc": "d1547"}
+CASCADE = {"q": QUERY, "doc": "d1547"}  # by the default pipeline
 REAL = "parse command line arguments"
 LIBRARY, MANUAL = "python3.11/html/library/argparse.html", "man/getopt.3.gz"
 COMPARED = {"q": QUERY, "a": "bm25 % 30 >> mono", "b": "bm25 % 30", "doc": "d1547"}
@@ -32,7 +31,7 @@ PICTURES: dict[str, tuple[int, int, int, str, dict[str, str], str]] = {
         812,
         2,
         "dark",
-        {"q": QUERY, "a": CASCADE["a"], "doc": "d1547", "open": "d0995"},
+        CASCADE | {"open": "d0995"},
         "",
     ),
     "files-desktop": (1280, 860, 1, "light", {"q": REAL, "doc": LIBRARY}, "scrollTo(0, 0)"),
