@@ -27,7 +27,8 @@ from tamis.core.journal import count
 from tamis.core.registry import build
 from tamis.core.remote import Reranking
 from tamis.formats import read_corpus
-from tamis.infer.ray_runtime import RayRuntime
+from tamis.infer import ray_driver
+from tamis.infer.ray_runtime import RayRuntime, Request
 
 pytest.importorskip("ray", reason="Ray is not installed")
 needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
@@ -128,6 +129,11 @@ def wait_until(true: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def without_progress(err: str) -> list[str]:
+    """The lines of standard error, without those that tell of the progress of a slow machine."""
+    return [line for line in err.splitlines() if not line.startswith(("Searching ", "Tokenising "))]
+
+
 def arguments(folder: Path, run: Path, *more: str, pipeline: str = PIPELINE) -> list[str]:
     queries = str(DEMO / "queries.jsonl")
     return ["run", str(folder / "idx"), queries, "-o", str(run), "-p", pipeline, *more]
@@ -150,7 +156,7 @@ def test_a_worker_that_is_killed_twice_changes_nothing(
     more = ["--on", "ray", "--workers", "2", "--cache", str(cache), "--json"]
     done = tamis_process(*arguments(folder, run, *more, pipeline=pipeline))
     out, err = done.communicate(timeout=300)
-    assert done.returncode == 0 and err == ""
+    assert (done.returncode, without_progress(err)) == (0, [])
     about = json.loads(out)  # nothing of Ray's is between
     assert run.read_bytes() == (folder / "local.run").read_bytes()
     assert about["cluster"]["restarts"] == 2 == len(list((tmp_path / "marks").iterdir()))
@@ -247,7 +253,7 @@ def test_tokens_are_those_of_one_process(
     assert main(["tokens", str(tmp_path / "local")]) == 0
     done = tamis_process("tokens", str(tmp_path / "ray"), "--on", "ray")
     _, err = done.communicate(timeout=300)
-    assert (done.returncode, err) == (0, "")
+    assert (done.returncode, without_progress(err)) == (0, [])
     kept = files(tmp_path / "local" / "tokens")
     assert len(kept) > 4 and kept == files(tmp_path / "ray" / "tokens")
 
@@ -270,6 +276,10 @@ def test_an_error_in_a_worker_is_one_line(
     assert errors[0][1] == 2 and errors[0][0][1].startswith("error: duo needs three segment types")
 
 
+#: Without it, about one in fifteen of the servers that a cluster starts for its clients dies (ray#63202).
+NO_FORK_HANDLERS = {"GRPC_ENABLE_FORK_SUPPORT": "0"}
+
+
 @pytest.fixture
 def running_cluster() -> Iterator[tuple[str, str]]:
     """The addresses of a cluster that was started before: for its own machine, and for others."""
@@ -287,7 +297,7 @@ def running_cluster() -> Iterator[tuple[str, str]]:
         [*command, *(f"--{name}={value}" for name, value in options.items())],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0"},
+        env={**os.environ, "PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0", **NO_FORK_HANDLERS},
         start_new_session=True,
     )
     try:
@@ -323,15 +333,42 @@ def test_a_cluster_that_runs_already(
         run = tmp_path / f"{number}.run"
         done = tamis_process(*arguments(folder, run, "--on", address, "--json"))
         out, err = done.communicate(timeout=300)
-        assert (done.returncode, err) == (0, "")
+        assert (done.returncode, without_progress(err)) == (0, [])
         assert json.loads(out)["cluster"]["on"] == address
         assert run.read_bytes() == (folder / "local.run").read_bytes()
     done = tamis_process(*arguments(folder, run, "--on", address, "--workers", "3"))
     _, err = done.communicate(timeout=300)
-    assert err == (
+    assert without_progress(err) == [
         "error: the cluster (CPU cores: 2) is too small for the workers (number: 3, cores for each: 1): "
-        "use fewer workers or cores\n"
-    )
+        "use fewer workers or cores"
+    ]
+
+
+def test_a_server_of_the_cluster_that_dies_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = [
+        "Starting Ray client server failed. See a.err",
+        "Proxy failed to Connect to backend! Check a.err",
+    ]
+
+    def init(address: str, **options: object) -> None:
+        if remaining:
+            raise ConnectionAbortedError("Initialization failure from server:\n" + remaining.pop())
+
+    monkeypatch.setattr("ray.init", init)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        runtime = RayRuntime(f"ray://127.0.0.1:{server.getsockname()[1]}")
+        request = Request(runtime, b"", False, "")
+        remaining = errors[:]
+        ray_driver.connect(request)
+        assert not remaining
+        remaining = [errors[0]] * 4
+        with pytest.raises(ConnectionAbortedError):
+            ray_driver.connect(request)
+        assert len(remaining) == 1
+        remaining = ["no such user", errors[0]]
+        with pytest.raises(ConnectionAbortedError, match="no such user"):
+            ray_driver.connect(request)
+        assert not remaining
 
 
 def test_no_cluster_at_the_address(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

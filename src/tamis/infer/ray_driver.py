@@ -34,10 +34,12 @@ from tamis.base.version import __version__
 from tamis.core.cluster import Worker, WorkerLost
 from tamis.infer.ray_runtime import LOCAL, PATIENCE, Request, place_of
 
-_ATTEMPTS = 3  # at a task, and at starting an actor
+_ATTEMPTS = 3  # at a task, at starting an actor, and at connecting
 _AT_A_TIME = 2  # tasks that an actor has
 #: Bytes of the object store of a cluster that is started here: the least, more for each core, and the most.
 _STORE, _STORE_PER_CORE, _LARGEST_STORE = 96 << 20, 32 << 20, 1 << 30
+#: gRPC ends one in fifteen of the servers that a cluster starts for its clients (ray-project/ray#63202).
+_CLIENT_SERVER_ENDED = re.compile("Starting Ray client server failed|Proxy failed to Connect to backend")
 _LONGEST = 300  # characters of an error of Ray's
 
 Event = Callable[[], None]
@@ -253,7 +255,13 @@ def connect(request: Request) -> Any:
             raise InputError(problem, remedy="check the address, and the cluster with `ray status`") from None
     import ray
 
-    ray.init(address, log_to_driver=False, logging_level=logging.CRITICAL)  # it compares the versions
+    for attempt in range(_ATTEMPTS):
+        try:
+            ray.init(address, log_to_driver=False, logging_level=logging.CRITICAL)  # it compares the versions
+            break
+        except ConnectionAbortedError as error:
+            if attempt + 1 == _ATTEMPTS or not _CLIENT_SERVER_ENDED.search(str(error)):
+                raise
     return ray
 
 
