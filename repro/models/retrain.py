@@ -2,9 +2,10 @@
 
     python repro/models/retrain.py mono --data DIR --bases DIR --out OUT
 
-NAME is mono, mono-tiny, mono-nano or duo. DIR of --data has the collections (see prepare.py), that of --bases
-the teachers (see bases.py). What a step leaves in OUT, the next command finds and does not make again; a
-step that was interrupted goes on. OUT/release/NAME is the result: int8 weights, and the log.
+NAME is mono, mono-tiny, mono-nano, duo, or mono-exits, which does not come with tamis. DIR of --data has the
+collections (see prepare.py), that of --bases the teachers (see bases.py). What a step leaves in OUT, the next
+command finds and does not make again; a step that was interrupted goes on. OUT/release/NAME is the result:
+int8 weights, and the log.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from tamis.models.checkpoint import load_checkpoint, save_checkpoint
 
 HERE = Path(__file__).parent
 LEFTOVERS = ("_name_or_path", "gradient_checkpointing", "transformers_version", "use_cache")  # of the start
-NAMES = ("mono", "mono-tiny", "mono-nano", "duo")
+NAMES = ("mono", "mono-tiny", "mono-nano", "mono-exits", "duo")
+OF_MONO = ("mono-tiny", "mono-exits")  # which begin with layers of the new mono
+CALIBRATED = ("mono", "mono-tiny", "mono-nano")  # duo's scores are chances already, of pairs in both orders
 CROSS_ENCODER, FIRST_MONO, ENCODER = (
     f"bases/{name}" for name in ("ms-marco-MiniLM-L-12-v2", "first-mono", "gte-small")
 )
@@ -43,8 +46,7 @@ def steps(data: str) -> dict[str, Step]:
 
     def train(recipe: str) -> Step:
         command = [sys.executable, "-m", "tamis", "train", recipe, "--out", recipe, "--resume"]
-        # mono-tiny begins as some layers of mono
-        after = ["teach", "mono"] if recipe == "mono-tiny" else ["teach"]
+        after = ["teach", "mono"] if recipe in OF_MONO else ["teach"]
         return Step(command, after, f"{recipe}/last/model.safetensors")
 
     prepare = script("prepare", "--data", data, "--tokenizer", CROSS_ENCODER, "--out", ".")
@@ -72,7 +74,7 @@ def main() -> None:
     do(given.name, steps(str(given.data.resolve())), given.out)
     folder = given.out / "release" / given.name
     release(given.out / given.name, folder)
-    if given.name != "duo":  # whose scores are chances already: of pairs, in both orders
+    if given.name in CALIBRATED:
         command = [sys.executable, str(HERE / "calibrate.py"), f"release/{given.name}", "--dev", "dev"]
         call(command, given.out)
 
