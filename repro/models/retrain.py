@@ -25,7 +25,8 @@ HERE = Path(__file__).parent
 LEFTOVERS = ("_name_or_path", "gradient_checkpointing", "transformers_version", "use_cache")  # of the start
 NAMES = ("mono", "mono-tiny", "mono-nano", "mono-exits", "duo")
 OF_MONO = ("mono-tiny", "mono-exits")  # which begin with layers of the new mono
-CALIBRATED = ("mono", "mono-tiny", "mono-nano")  # duo's scores are chances already, of pairs in both orders
+# not duo, whose scores are chances of pairs already, nor mono-exits: each exit would need its own scale
+CALIBRATED = ("mono", "mono-tiny", "mono-nano")
 CROSS_ENCODER, FIRST_MONO, ENCODER = (
     f"bases/{name}" for name in ("ms-marco-MiniLM-L-12-v2", "first-mono", "gte-small")
 )

@@ -38,7 +38,7 @@ _ATTEMPTS = 3  # at a task, at starting an actor, and at connecting
 _AT_A_TIME = 2  # tasks that an actor has
 #: Bytes of the object store of a cluster that is started here: the least, more for each core, and the most.
 _STORE, _STORE_PER_CORE, _LARGEST_STORE = 96 << 20, 32 << 20, 1 << 30
-#: gRPC ends one in fifteen of the servers that a cluster starts for its clients (ray-project/ray#63202).
+#: A race ends about one in fifteen of the servers that a cluster starts for clients (ray-project/ray#63202).
 _CLIENT_SERVER_ENDED = re.compile("Starting Ray client server failed|Proxy failed to Connect to backend")
 _LONGEST = 300  # characters of an error of Ray's
 
